@@ -332,12 +332,59 @@ static void renew(const renewal *s, int i, int j, int m, int n, const float *t, 
         blend_state(s->columns ? NULL : s->scale + i * s->scale_stride, s->scale_stride, s->columns ? s->columns + j : NULL, m, n, t, c, ldc, right);
 }
 
+/* One tile of rows by four of columns, a plain or added product: tiles 0..3 accumulate, 4 holds A, 5 to 7 hold B. */
+static void tiles_of_rows(lnt_mm_mode mode, int count, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, const float *row, int N, float *c,
+                          int64_t ldc)
+{
+    __asm__ volatile("" ::: "memory");
+    for (int j = 0; j < N; j += 64) {
+        if (mode == LNT_MM_ADD || row) {
+            const float *from = mode == LNT_MM_ADD ? c + j : row + j;
+            const int64_t ld = mode == LNT_MM_ADD ? ldc * 4 : 0; /* of a row: 0 bytes apart */
+            _tile_loadd(0, from, ld);
+            _tile_loadd(1, from + 16, ld);
+            _tile_loadd(2, from + 32, ld);
+            _tile_loadd(3, from + 48, ld);
+        } else {
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+        }
+        for (int o = 0; o < count; o++) {
+            const int K = up(a_t ? a[o].rows : a[o].cols, 32);
+            const int64_t lda = a_t ? a[o].left_t.ld : a[o].left.ld, block = b_t ? b[o].right_t.ld : b[o].right.ld;
+            const lnt_bf16 *pa = a_t ? a[o].left_t.p : a[o].left.p;
+            const pair *pb = (const pair *)(b_t ? b[o].right_t.p : b[o].right.p) + j / 16 * block;
+            for (int k = 0; k < K; k += 32, pa += 32, pb += 16 * 16) {
+                _tile_loadd(4, pa, lda * 2);
+                _tile_loadd(5, pb, 64);
+                _tile_dpbf16ps(0, 4, 5);
+                _tile_loadd(6, pb + block, 64);
+                _tile_dpbf16ps(1, 4, 6);
+                _tile_loadd(7, pb + 2 * block, 64);
+                _tile_dpbf16ps(2, 4, 7);
+                _tile_loadd(5, pb + 3 * block, 64);
+                _tile_dpbf16ps(3, 4, 5);
+            }
+        }
+        _tile_stored(0, c + j, ldc * 4);
+        _tile_stored(1, c + j + 16, ldc * 4);
+        _tile_stored(2, c + j + 32, ldc * 4);
+        _tile_stored(3, c + j + 48, ldc * 4);
+    }
+}
+
 /* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
  * With `state` C is one, whose forms are renewed; with `row` a plain product begins with that in each of its rows. Sums of `count` products. */
 static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, int count, const lnt_operand *a, bool a_t,
                                                         const lnt_operand *b, bool b_t, const float *row, float *c, int64_t ldc, const renewal *state)
 {
     const int M = a_t ? a->cols : a->rows, N = b_t ? b->rows : b->cols;
+    if (M == 16 && N % 64 == 0 && mode <= LNT_MM_ADD) {
+        tiles_of_rows(mode, count, a, a_t, b, b_t, row, N, c, ldc);
+        return;
+    }
     if (mode == LNT_MM_SCALED && !state && *scale == 1.0f) mode = LNT_MM_ADD;
     _Alignas(64) float out[4][256];
     __asm__ volatile("" ::: "memory"); /* tile loads name no memory to the compiler */
@@ -352,9 +399,9 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                 if (low && wide) _tile_loadd(3, at + 16 * ldc + 16, ldc * 4);
             } else if (row) { /* rows 0 bytes apart */
                 _tile_loadd(0, row + j, 0);
-                _tile_loadd(2, row + j, 0);
                 if (wide) _tile_loadd(1, row + j + 16, 0);
-                if (wide) _tile_loadd(3, row + j + 16, 0);
+                if (low) _tile_loadd(2, row + j, 0);
+                if (low && wide) _tile_loadd(3, row + j + 16, 0);
             } else {
                 _tile_zero(0);
                 _tile_zero(1);

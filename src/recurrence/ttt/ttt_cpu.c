@@ -205,7 +205,7 @@ static void step_sizes(const head *x, int64_t t, int64_t p, int64_t rows)
     for (int64_t i = p; i < rows; i++) {
         const int64_t row = (t + i - p) * a->H + x->h, first = batch_of(x, i);
         const float *eta = a->eta ? (const float *)a->eta + row * m : NULL;
-        row_awake(i);
+        light_row_awake(i);
         row_of_next(x, a->eta, LINNET_F32, t + i - p, m);
         x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
         float *F = x->F + i * x->span;
@@ -246,7 +246,7 @@ static void learn_batch(const head *x, int64_t t, int64_t i, int64_t end)
     }
     TTT_OF_WIDTH(D, losses, x, t, i, end);
     for (int64_t r = i; r < end; r++) {
-        row_awake(r);
+        light_row_awake(r);
         ttt_scale_rows(x->u[top] + r * D, x->rate + r, 1, D, x->raw[top] + r * D);
     }
     if (top) {
@@ -494,7 +494,7 @@ static void learn_batch_back(const head *x, int64_t t, int64_t i, int64_t end)
     const int top = x->layers - 1;
     for (int64_t r = i; r < end; r++) {
         float drate = 0;
-        row_awake(r);
+        light_row_awake(r);
         for (int l = 0; l <= top; l++) {
             float *du = x->du[l] + r * x->out[l];
             drate += ttt_dot(x->out[l], du, x->raw[l] + r * x->out[l]);
