@@ -202,21 +202,24 @@ static void step_sizes(const head *x, int64_t t, int64_t p, int64_t rows)
     const int64_t m = x->m;
     vi lane;
     for (int l = 0; l < LNT_VL; l++) lane[l] = l;
-    for (int64_t i = p; i < rows; i++) {
-        const int64_t row = (t + i - p) * a->H + x->h, first = batch_of(x, i);
-        const float *eta = a->eta ? (const float *)a->eta + row * m : NULL;
-        light_row_awake(i);
-        row_of_next(x, a->eta, LINNET_F32, t + i - p, m);
-        x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
-        float *F = x->F + i * x->span;
-        V_EACH(j, c, m)
-        {
-            const vf rate = x->position[i - first] * (eta ? ttt_get(eta, j, c) : v_set(1));
-            ttt_put(F + first, j, c, v_select(lane <= (int32_t)(i - first - j), rate, v_zero()));
+    for (int64_t i = p, end; i < rows; i = end) {
+        const int64_t first = batch_of(x, i);
+        for (end = last_of(x, i, rows) + 1; i < end; i++) {
+            const int64_t row = (t + i - p) * a->H + x->h;
+            const float *eta = a->eta ? (const float *)a->eta + row * m : NULL;
+            light_row_awake(i);
+            row_of_next(x, a->eta, LINNET_F32, t + i - p, m);
+            x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
+            float *F = x->F + i * x->span;
+            V_EACH(j, c, m)
+            {
+                const vf rate = x->position[i - first] * (eta ? ttt_get(eta, j, c) : v_set(1));
+                ttt_put(F + first, j, c, v_select(lane <= (int32_t)(i - first - j), rate, v_zero()));
+            }
+            V_EACH(j, c, first) ttt_put(F, j, c, ttt_get(x->last, j, c));
+            V_EACH(j, c, x->span - first - m) ttt_put(F + first + m, j, c, v_zero());
         }
-        V_EACH(j, c, first) ttt_put(F, j, c, ttt_get(x->last, j, c));
-        for (int64_t j = first + m; j < x->span; j += m) memset(F + j, 0, (size_t)m * sizeof *F);
-        if (i == last_of(x, i, rows)) memcpy(x->last + first, F + first, (size_t)m * sizeof *F);
+        memcpy(x->last + first, x->F + (end - 1) * x->span + first, (size_t)m * sizeof(float));
     }
 }
 
