@@ -73,8 +73,10 @@ static void copy_left(int rows, int cols, const lnt_bf16 *x, int64_t ld, lnt_bf1
     const int wide = up(cols, 32);
     for (int i = 0; i < rows; i++) {
         if (i % 32 == 0) lnt_tiles_awake();
-        memcpy(y + i * ldy, x + i * ld, (size_t)cols * 2);
-        if (cols < wide) memset(y + i * ldy + cols, 0, (size_t)(wide - cols) * 2);
+        for (int j = 0; j < wide; j += 32) {
+            const __mmask32 mask = cols - j < 32 ? (1u << (cols - j)) - 1u : 0xffffffffu;
+            _mm512_storeu_si512(y + i * ldy + j, _mm512_maskz_loadu_epi16(mask, x + i * ld + j));
+        }
     }
     for (int i = rows; i < up(rows, 16); i++) memset(y + i * ldy, 0, (size_t)wide * 2);
 }

@@ -275,11 +275,12 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
 }
 
 /* Layer l for queries p .. rows-1 by the weights after their own rows:  zq = y W + b + A u,  A = -F.S,  S = y x^T + 1 where there are biases. */
-static void read_layer(const head *x, int l, int64_t p, int64_t rows)
+static void read_layer(const head *x, int l, int64_t t, int64_t p, int64_t rows)
 {
     const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->span;
     float *S = x->S[l] + p * m, *A = x->A[l] + p * m, *zq = x->zq[l] + p * out;
-    TILES_INSTEAD(x, tiled_read(x, l, p, rows))
+    (void)t; /* tiles take queries as they come */
+    TILES_INSTEAD(x, tiled_read(x, l, t, p, rows))
     through(x, l, n, x->y[l] + p * in, zq);
     LNT_V(lnt_transpose)((int)rows, (int)in, x->x[l], in, x->turned, rows);
     LNT_V(lnt_mm)(LNT_MM_SET, (int)n, (int)rows, (int)in, x->y[l] + p * in, in, 1, x->turned, rows, S, m);
@@ -290,11 +291,11 @@ static void read_layer(const head *x, int l, int64_t p, int64_t rows)
 static void read(const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const lnt_ttt_args *a = x->a;
-    rows_in(x->y[0] + p * x->D, a->q, a->dtype, t, rows - p, a->H, x->h, x->D);
-    read_layer(x, 0, p, rows);
+    if (!x->tiled) rows_in(x->y[0] + p * x->D, a->q, a->dtype, t, rows - p, a->H, x->h, x->D);
+    read_layer(x, 0, t, p, rows);
     if (x->layers == 1) return;
     gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, x->back ? x->slope_q + p * a->F : NULL);
-    read_layer(x, 1, p, rows);
+    read_layer(x, 1, t, p, rows);
 }
 
 /* o = LN(o) + q */
@@ -309,8 +310,12 @@ TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t t, int64_t p, 
         if (D == 64 && i == normal && i + 4 <= rows) ttt_normalise_four(row, row), normal = i + 4;
 #endif
         if (i >= normal) ttt_normalise(D, row, row);
+        const lnt_bf16 *q = (const lnt_bf16 *)x->a->q + ((t + i - p) * x->a->H + x->h) * D; /* on tiles, where D is whole vectors */
         V_EACH(c, n, D)
-        ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
+        {
+            const vf y = x->tiled ? v_load_bf16(q + c) : ttt_get(x->y[0] + i * D, c, n);
+            ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + y);
+        }
     }
 }
 

@@ -105,13 +105,15 @@ static inline void tiled_gradients(const head *x, int l)
     ENGINE->extend(&f->dW, LNT_RIGHT_T, f->dW_turned);
 }
 
-/* zq = y W + b + A u */
-static inline void tiled_read(const head *x, int l, int64_t p, int64_t rows)
+/* zq = y W + b + A u, y of the first layer the queries themselves, tokens from t on. */
+static inline void tiled_read(const head *x, int l, int64_t t, int64_t p, int64_t rows)
 {
     ttt_forms *f = &x->forms[l];
     const int64_t n = rows - p, in = x->in[l], out = x->out[l], R = x->span;
     float *S = x->S[l] + p * R, *A = x->A[l] + p * R;
-    f->y = ttt_rows(f, TTT_Y, x->back ? LNT_LEFT | LNT_RIGHT | LNT_LEFT_T : LNT_LEFT, n, in, x->y[l] + p * in, in);
+    const int forms = x->back ? LNT_LEFT | LNT_RIGHT | LNT_LEFT_T : LNT_LEFT;
+    f->y = l ? ttt_rows(f, TTT_Y, forms, n, in, x->y[l] + p * in, in)
+             : ENGINE->prepare16(forms, (int)n, (int)in, (const lnt_bf16 *)x->a->q + (t * x->a->H + x->h) * in, x->a->H * in, f->room[TTT_Y]);
     ENGINE->extend(&f->x, x->back ? TTT_ALL : LNT_RIGHT_T, (char *)f->room[TTT_X] + ENGINE->bytes((int)R, (int)in, tiled_x_forms(x, l)));
     ttt_set_product(&f->y, &f->x, true, S, R);
     steps_of_pairs(x, p, n, rows, (float)x->a->bias, S, A);
