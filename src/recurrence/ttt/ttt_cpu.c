@@ -175,23 +175,29 @@ static void ahead(const head *x, int64_t open, int64_t c, bool reads)
     rows_ahead(a->dout, a->dtype, t, n, a->H, x->h, x->D);
 }
 
-/* u of the last layer, hat and 1 / sigma, of rows p .. rows-1, tokens from t on. */
+/* u of the last layer, raw and by the rows' rates, hat and 1 / sigma, of rows p .. rows-1, tokens from t on. Where nobody asks for them again, raw
+ * and hat are those of a few rows, in the L1 cache. */
 TTT_INLINE void losses(int64_t D, const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int top = x->layers - 1;
-    int64_t done = p;
-    for (int64_t i = p; i < rows; i++) {
-        rows_of_next(x, x->a->k, x->a->v, t + i - p);
-        if (i < done) continue;
+    int64_t n;
+    for (int64_t i = p; i < rows; i += n) {
+        const float *z = x->z[top] + i * D, *k = x->x[0] + i * D, *v = x->v + i * D;
+        float *hat = x->hat + (x->back ? i * D : 0), *raw = x->raw[top] + (x->back || top ? i * D : 0);
         row_awake(i);
 #if defined(TTT_FOURS)
-        if (D == 64 && !x->norm.plain && i + 4 <= rows) {
-            ttt_loss_four(&x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
-            done = i + 4;
-            continue;
-        }
+        n = D == 64 && !x->norm.plain && i + 4 <= rows ? 4 : 1;
+#else
+        n = 1;
 #endif
-        ttt_loss(D, &x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
+        for (int64_t r = i; r < i + n; r++) rows_of_next(x, x->a->k, x->a->v, t + r - p);
+#if defined(TTT_FOURS)
+        if (n == 4)
+            ttt_loss_four(&x->norm, z, k, v, hat, x->inverse + i, raw);
+        else
+#endif
+            ttt_loss(D, &x->norm, z, k, v, hat, x->inverse + i, raw);
+        ttt_scale_rows(x->u[top] + i * D, x->rate + i, n, D, raw);
     }
 }
 
@@ -248,10 +254,6 @@ static void learn_batch(const head *x, int64_t t, int64_t i, int64_t end)
         keys_through(x, 1, i, end);
     }
     TTT_OF_WIDTH(D, losses, x, t, i, end);
-    for (int64_t r = i; r < end; r++) {
-        light_row_awake(r);
-        ttt_scale_rows(x->u[top] + r * D, x->rate + r, 1, D, x->raw[top] + r * D);
-    }
     if (top) {
         slopes_through(x, i, end);
         scaled_slopes(n, F, x->h1 + i * F, x->slope + i * F, x->rate + i, x->raw[0] + i * F, x->u[0] + i * F);
