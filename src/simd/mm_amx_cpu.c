@@ -227,6 +227,40 @@ static lnt_operand prepare16(int forms, int rows, int cols, const lnt_bf16 *x, i
     return m;
 }
 
+static lnt_operand prepare_scaled(int form, float f, const float *scale, int rows, int cols, const float *x, int64_t ld, void *scratch)
+{
+    lnt_operand m = {.rows = rows, .cols = cols};
+    const int wide = up(cols, 32), units = up(rows, 32) / 2;
+    if (form == LNT_LEFT) {
+        m.left.p = scratch, m.left.ld = wide;
+        for (int i = 0; i < up(rows, 16); i++) {
+            const __m512 s = _mm512_set1_ps(i < rows ? f * scale[i] : 0);
+            if (i % 16 == 0) lnt_tiles_awake();
+            for (int j = 0; j < wide; j += 32) {
+                const __m512 low = lanes(x + i * ld + j, i < rows ? cols - j : 0), high = lanes(x + i * ld + j + 16, i < rows ? cols - j - 16 : 0);
+                _mm512_storeu_si512((lnt_bf16 *)scratch + i * wide + j, (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(s, high), _mm512_mul_ps(s, low)));
+            }
+        }
+        return m;
+    }
+    m.left_t.p = scratch, m.left_t.ld = 2 * units;
+    for (int j = 0; j < cols; j += 16)
+        for (int i = 0; i < units; i += 16) {
+            __m512i r[16];
+            lnt_tiles_awake();
+#pragma GCC unroll 16
+            for (int k = 0; k < 16; k++) {
+                const int row = 2 * (i + k);
+                const float *p = x + row * ld + j;
+                const bool even = row < rows, odd = row + 1 < rows;
+                r[k] = interleaved(even ? _mm512_mul_ps(_mm512_set1_ps(f * scale[row]), lanes(p, cols - j)) : _mm512_setzero_ps(),
+                                   odd ? _mm512_mul_ps(_mm512_set1_ps(f * scale[row + 1]), lanes(p + ld, cols - j)) : _mm512_setzero_ps());
+            }
+            turn_units(r, (pair *)scratch + j * units + i, units);
+        }
+    return m;
+}
+
 static lnt_operand lay_out(int forms, int most, int cols, const float *x, int64_t ld, void *scratch)
 {
     lnt_operand m = {.x = x, .ld = ld, .cols = cols};
@@ -549,7 +583,8 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, lay_out, append, view, multiply, multiply_row, update,
-    update_columns, update_sum, kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, prepare_scaled, lay_out, append, view, multiply, multiply_row,
+    update, update_columns, update_sum, kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32,
+    .panel = 32};
 
 #endif

@@ -72,8 +72,7 @@ static inline void tiled_update(const head *x, int l, int64_t rows)
     const int64_t in = x->in[l], out = x->out[l];
     lnt_operand from = f->x, by = f->u;
     if (in <= out) {
-        for (int64_t j = 0; j < rows; j++) V_EACH(i, n, in) ttt_put(x->wide + j * in, i, n, -x->last[j] * ttt_get(x->x[l] + j * in, i, n));
-        from = ttt_rows(f, TTT_OTHER, LNT_LEFT_T, rows, in, x->wide, in);
+        from = ENGINE->prepare_scaled(LNT_LEFT_T, -1, x->last, (int)rows, (int)in, x->x[l], in, f->room[TTT_OTHER]);
     } else {
         last_steps(x, l, rows);
         by = ttt_rows(f, TTT_LU, LNT_RIGHT, rows, out, x->wide, out);
@@ -141,8 +140,7 @@ static inline void tiled_read_back(const head *x, int l, int64_t p, int64_t rows
     ttt_set_product(&d, &f->W, true, x->dy, in);
     ttt_add_product(&dA, false, &f->x, false, x->dy, in);
     ttt_add_product(&dA, true, &f->y, false, x->dx[l], in);
-    last_steps(x, l, rows);
-    const lnt_operand steps = ttt_rows(f, TTT_LU, LNT_LEFT, rows, out, x->wide, out);
+    const lnt_operand steps = ENGINE->prepare_scaled(LNT_LEFT, -1, x->last, (int)rows, (int)out, x->u[l], out, f->room[TTT_LU]);
     ttt_add_product(&steps, false, &f->dW, true, x->dx[l], in);
     f->from[0] = f->y, f->by[0] = d;
 }
