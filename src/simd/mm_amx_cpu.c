@@ -369,8 +369,8 @@ static void renew(const renewal *s, int i, int j, int m, int n, const float *t, 
 }
 
 /* One tile of rows by four of columns, a plain or added product: tiles 0..3 accumulate, 4 holds A, 5 to 7 hold B. */
-static void tiles_of_rows(lnt_mm_mode mode, int count, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, const float *row, int N, float *c,
-                          int64_t ldc)
+static void tiles_of_rows(lnt_mm_mode mode, int count, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, const float *row, int N,
+                          float *c, int64_t ldc)
 {
     __asm__ volatile("" ::: "memory");
     for (int j = 0; j < N; j += 64) {
