@@ -51,6 +51,8 @@ typedef struct lnt_mm_engine {
     void (*extend)(lnt_operand *m, int forms, void *scratch); /* make more forms of a prepared operand or of a view */
     /* The same from rows that are bf16 already, `ld` numbers apart: nothing is rounded, and x is NULL. NULL: an engine that has no use for them. */
     lnt_operand (*prepare16)(int forms, int rows, int cols, const lnt_bf16 *x, int64_t ld, void *scratch);
+    /* The left or the transposed left form of f scale_i x(i,:), rows in float32. NULL where prepare16 is. */
+    lnt_operand (*prepare_scaled)(int form, float f, const float *scale, int rows, int cols, const float *x, int64_t ld, void *scratch);
     /* An operand whose rows come one group after the other: forms laid out in scratch for up to `most` rows, of which there are none, and rows up to
      * `end` of x made in them; those that were there are a multiple of 16. Not left_t, which extend makes of all. NULL where prepare16 is. */
     lnt_operand (*lay_out)(int forms, int most, int cols, const float *x, int64_t ld, void *scratch);
