@@ -51,6 +51,8 @@ typedef struct lnt_mm_engine {
     void (*extend)(lnt_operand *m, int forms, void *scratch); /* make more forms of a prepared operand or of a view */
     /* The same from rows that are bf16 already, `ld` numbers apart: nothing is rounded, and x is NULL. NULL: an engine that has no use for them. */
     lnt_operand (*prepare16)(int forms, int rows, int cols, const lnt_bf16 *x, int64_t ld, void *scratch);
+    /* The left or the transposed left form of f scale_i x(i,:), rows in float32. NULL where prepare16 is. */
+    lnt_operand (*prepare_scaled)(int form, float f, const float *scale, int rows, int cols, const float *x, int64_t ld, void *scratch);
     /* An operand whose rows come one group after the other: forms laid out in scratch for up to `most` rows, of which there are none, and rows up to
      * `end` of x made in them; those that were there are a multiple of 16. Not left_t, which extend makes of all. NULL where prepare16 is. */
     lnt_operand (*lay_out)(int forms, int most, int cols, const float *x, int64_t ld, void *scratch);
@@ -65,8 +67,8 @@ typedef struct lnt_mm_engine {
     /* A state that takes a write: s->x(i,:) = scale[i*scale_stride] s->x(i,:) + (op(A) op(B))(i,:), rows dense. Its right form, if prepared, is
      * renewed on the way; other packed forms are void. */
     void (*update)(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
-    /* The same with a factor for each column, s->x(:,j) = columns[j] s->x(:,j) + ...; NULL where prepare16 is. */
-    void (*update_columns)(const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
+    /* The same with a factor for each column, s->x(i,j) = rows[i] columns[j] s->x(i,j) + ..., rows NULL: ones; NULL where prepare16 is. */
+    void (*update_columns)(const float *rows, const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
     /* A state that stands for s->x + base (as dense as it; NULL: zeros) takes `count` writes: s->x += A_i^T B_i, and its left and right forms, as far
      * as they are prepared, become those of the sum; NULL where prepare16 is. */
     void (*update_sum)(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s);

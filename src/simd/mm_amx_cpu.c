@@ -73,8 +73,10 @@ static void copy_left(int rows, int cols, const lnt_bf16 *x, int64_t ld, lnt_bf1
     const int wide = up(cols, 32);
     for (int i = 0; i < rows; i++) {
         if (i % 32 == 0) lnt_tiles_awake();
-        memcpy(y + i * ldy, x + i * ld, (size_t)cols * 2);
-        if (cols < wide) memset(y + i * ldy + cols, 0, (size_t)(wide - cols) * 2);
+        for (int j = 0; j < wide; j += 32) {
+            const __mmask32 mask = cols - j < 32 ? (1u << (cols - j)) - 1u : 0xffffffffu;
+            _mm512_storeu_si512(y + i * ldy + j, _mm512_maskz_loadu_epi16(mask, x + i * ld + j));
+        }
     }
     for (int i = rows; i < up(rows, 16); i++) memset(y + i * ldy, 0, (size_t)wide * 2);
 }
@@ -225,6 +227,40 @@ static lnt_operand prepare16(int forms, int rows, int cols, const lnt_bf16 *x, i
     return m;
 }
 
+static lnt_operand prepare_scaled(int form, float f, const float *scale, int rows, int cols, const float *x, int64_t ld, void *scratch)
+{
+    lnt_operand m = {.rows = rows, .cols = cols};
+    const int wide = up(cols, 32), units = up(rows, 32) / 2;
+    if (form == LNT_LEFT) {
+        m.left.p = scratch, m.left.ld = wide;
+        for (int i = 0; i < up(rows, 16); i++) {
+            const __m512 s = _mm512_set1_ps(i < rows ? f * scale[i] : 0);
+            if (i % 16 == 0) lnt_tiles_awake();
+            for (int j = 0; j < wide; j += 32) {
+                const __m512 low = lanes(x + i * ld + j, i < rows ? cols - j : 0), high = lanes(x + i * ld + j + 16, i < rows ? cols - j - 16 : 0);
+                _mm512_storeu_si512((lnt_bf16 *)scratch + i * wide + j, (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(s, high), _mm512_mul_ps(s, low)));
+            }
+        }
+        return m;
+    }
+    m.left_t.p = scratch, m.left_t.ld = 2 * units;
+    for (int j = 0; j < cols; j += 16)
+        for (int i = 0; i < units; i += 16) {
+            __m512i r[16];
+            lnt_tiles_awake();
+#pragma GCC unroll 16
+            for (int k = 0; k < 16; k++) {
+                const int row = 2 * (i + k);
+                const float *p = x + row * ld + j;
+                const bool even = row < rows, odd = row + 1 < rows;
+                r[k] = interleaved(even ? _mm512_mul_ps(_mm512_set1_ps(f * scale[row]), lanes(p, cols - j)) : _mm512_setzero_ps(),
+                                   odd ? _mm512_mul_ps(_mm512_set1_ps(f * scale[row + 1]), lanes(p + ld, cols - j)) : _mm512_setzero_ps());
+            }
+            turn_units(r, (pair *)scratch + j * units + i, units);
+        }
+    return m;
+}
+
 static lnt_operand lay_out(int forms, int most, int cols, const float *x, int64_t ld, void *scratch)
 {
     lnt_operand m = {.x = x, .ld = ld, .cols = cols};
@@ -272,20 +308,20 @@ static void blend(lnt_mm_mode mode, const float *scale, int64_t stride, int m, i
     }
 }
 
-/* The same with C(i,:) = scale[i stride] C(i,:) + t, or with a factor for each column, and C's right form kept in step: 8 pairs of rows at
+/* The same with C(i,:) = scale[i stride] C(i,:) + t, with a factor for each column or with both, and C's right form kept in step: 8 pairs of rows at
  * `packed`. */
 static void blend_state(const float *scale, int64_t stride, const float *columns, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
 {
     const __mmask16 mask = (__mmask16)((1u << n) - 1u);
-    __m512 f = _mm512_setzero_ps(), g = f;
-    if (columns) f = g = _mm512_maskz_loadu_ps(mask, columns);
+    const __m512 by = columns ? _mm512_maskz_loadu_ps(mask, columns) : _mm512_setzero_ps();
+    __m512 f = by, g = by;
     for (int i = 0; i < m; i += 2, t += 32, c += 2 * ldc) {
-        if (!columns) f = _mm512_set1_ps(scale[i * stride]);
+        if (scale) f = columns ? _mm512_mul_ps(by, _mm512_set1_ps(scale[i * stride])) : _mm512_set1_ps(scale[i * stride]);
         const __m512 even = _mm512_fmadd_ps(f, _mm512_maskz_loadu_ps(mask, c), _mm512_load_ps(t));
         __m512 odd = _mm512_setzero_ps();
         _mm512_mask_storeu_ps(c, mask, even);
         if (i + 1 < m) {
-            if (!columns) g = _mm512_set1_ps(scale[(i + 1) * stride]);
+            if (scale) g = columns ? _mm512_mul_ps(by, _mm512_set1_ps(scale[(i + 1) * stride])) : _mm512_set1_ps(scale[(i + 1) * stride]);
             odd = _mm512_fmadd_ps(g, _mm512_maskz_loadu_ps(mask, c + ldc), _mm512_load_ps(t + 16));
             _mm512_mask_storeu_ps(c + ldc, mask, odd);
         }
@@ -329,7 +365,50 @@ static void renew(const renewal *s, int i, int j, int m, int n, const float *t, 
     if (s->sum)
         blend_sum(s->base ? s->base + i * ldc + j : NULL, m, n, t, c, ldc, right, s->left ? s->left + i * s->left_ld + j : NULL, s->left_ld);
     else
-        blend_state(s->columns ? NULL : s->scale + i * s->scale_stride, s->scale_stride, s->columns ? s->columns + j : NULL, m, n, t, c, ldc, right);
+        blend_state(s->scale ? s->scale + i * s->scale_stride : NULL, s->scale_stride, s->columns ? s->columns + j : NULL, m, n, t, c, ldc, right);
+}
+
+/* One tile of rows by four of columns, a plain or added product: tiles 0..3 accumulate, 4 holds A, 5 to 7 hold B. */
+static void tiles_of_rows(lnt_mm_mode mode, int count, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, const float *row, int N,
+                          float *c, int64_t ldc)
+{
+    __asm__ volatile("" ::: "memory");
+    for (int j = 0; j < N; j += 64) {
+        if (mode == LNT_MM_ADD || row) {
+            const float *from = mode == LNT_MM_ADD ? c + j : row + j;
+            const int64_t ld = mode == LNT_MM_ADD ? ldc * 4 : 0; /* of a row: 0 bytes apart */
+            _tile_loadd(0, from, ld);
+            _tile_loadd(1, from + 16, ld);
+            _tile_loadd(2, from + 32, ld);
+            _tile_loadd(3, from + 48, ld);
+        } else {
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+        }
+        for (int o = 0; o < count; o++) {
+            const int K = up(a_t ? a[o].rows : a[o].cols, 32);
+            const int64_t lda = a_t ? a[o].left_t.ld : a[o].left.ld, block = b_t ? b[o].right_t.ld : b[o].right.ld;
+            const lnt_bf16 *pa = a_t ? a[o].left_t.p : a[o].left.p;
+            const pair *pb = (const pair *)(b_t ? b[o].right_t.p : b[o].right.p) + j / 16 * block;
+            for (int k = 0; k < K; k += 32, pa += 32, pb += 16 * 16) {
+                _tile_loadd(4, pa, lda * 2);
+                _tile_loadd(5, pb, 64);
+                _tile_dpbf16ps(0, 4, 5);
+                _tile_loadd(6, pb + block, 64);
+                _tile_dpbf16ps(1, 4, 6);
+                _tile_loadd(7, pb + 2 * block, 64);
+                _tile_dpbf16ps(2, 4, 7);
+                _tile_loadd(5, pb + 3 * block, 64);
+                _tile_dpbf16ps(3, 4, 5);
+            }
+        }
+        _tile_stored(0, c + j, ldc * 4);
+        _tile_stored(1, c + j + 16, ldc * 4);
+        _tile_stored(2, c + j + 32, ldc * 4);
+        _tile_stored(3, c + j + 48, ldc * 4);
+    }
 }
 
 /* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
@@ -338,6 +417,10 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                                                         const lnt_operand *b, bool b_t, const float *row, float *c, int64_t ldc, const renewal *state)
 {
     const int M = a_t ? a->cols : a->rows, N = b_t ? b->rows : b->cols;
+    if (M == 16 && N % 64 == 0 && mode <= LNT_MM_ADD) {
+        tiles_of_rows(mode, count, a, a_t, b, b_t, row, N, c, ldc);
+        return;
+    }
     if (mode == LNT_MM_SCALED && !state && *scale == 1.0f) mode = LNT_MM_ADD;
     _Alignas(64) float out[4][256];
     __asm__ volatile("" ::: "memory"); /* tile loads name no memory to the compiler */
@@ -352,9 +435,9 @@ static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const 
                 if (low && wide) _tile_loadd(3, at + 16 * ldc + 16, ldc * 4);
             } else if (row) { /* rows 0 bytes apart */
                 _tile_loadd(0, row + j, 0);
-                _tile_loadd(2, row + j, 0);
                 if (wide) _tile_loadd(1, row + j + 16, 0);
-                if (wide) _tile_loadd(3, row + j + 16, 0);
+                if (low) _tile_loadd(2, row + j, 0);
+                if (low && wide) _tile_loadd(3, row + j + 16, 0);
             } else {
                 _tile_zero(0);
                 _tile_zero(1);
@@ -421,11 +504,11 @@ static void update(const float *scale, int64_t scale_stride, const lnt_operand *
           &(renewal){.scale = scale, .scale_stride = scale_stride, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
-static void update_columns(const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
+static void update_columns(const float *rows, const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
     tiles(LNT_MM_SCALED, NULL, 1, a, a_t, b, b_t, NULL, (float *)s->x, s->ld,
-          &(renewal){.columns = columns, .right = (pair *)s->right.p, .right_block = s->right.ld});
+          &(renewal){.scale = rows, .scale_stride = 1, .columns = columns, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
 static void update_sum(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s)
@@ -500,7 +583,8 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, lay_out, append, view, multiply, multiply_row, update,
-    update_columns, update_sum, kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, prepare_scaled, lay_out, append, view, multiply, multiply_row,
+    update, update_columns, update_sum, kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32,
+    .panel = 32};
 
 #endif

@@ -183,13 +183,15 @@ static bool mild_front(const lnt_vector *v, const lnt_vector_front *f)
     *(int32_t *)v->tiled = mild;
     if (!mild) return false;
     for (int64_t c = 0; c < W; c += 16) _mm512_storeu_ps(end + c, decay_in_range(_mm512_loadu_ps(end + c)));
-    if (f->readers == 1 && f->writers == 1)
+    if (f->readers == 0 && f->writers == 1)
+        mild_rows(0, 1, f, &m, W, end);
+    else if (f->readers == 1 && f->writers == 1)
         mild_rows(1, 1, f, &m, W, end);
     else if (f->writers == 1)
         mild_rows(2, 1, f, &m, W, end);
     else
         mild_rows(f->readers, 2, f, &m, W, end);
-    for (int y = 0; y < f->writers; y++) {
+    for (int y = 0; y < f->writers && f->readers; y++) {
         lnt_operand L = { .rows = f->n, .cols = (int)W, .left = { m.lifted[y], W } };
         v->e->extend(&L, LNT_RIGHT_T, m.turned[y]);
         for (int x = 0; x < f->readers; x++) {

@@ -83,6 +83,14 @@ static inline bool lnt_vector_is_tiled(int C, int width) { return C <= LNT_VECTO
 size_t LNT_V(lnt_vector_tiled_bytes)(int width);
 void LNT_V(lnt_vector_front_tiled)(const lnt_vector *v, const lnt_vector_front *f);
 void LNT_V(lnt_vector_writes_tiled)(const lnt_vector *v, const lnt_vector_front *f); /* writes and end alone */
+
+/* Where the gates are mild (chunk_mild_amx.h), of a front without readers: writes and end, and the writer's rows divided by P, F from the chunk's
+ * start, as a right operand. What reads then has no factor but P_i, last. False: they are not mild, and nothing was made. */
+typedef struct {
+    lnt_operand rows; /* [n,width] y_j / P_j */
+    const float *P;   /* [n,width] */
+} lnt_vector_lifted;
+bool LNT_V(lnt_vector_lift_tiled)(const lnt_vector *v, const lnt_vector_front *f, lnt_vector_lifted *to);
 #endif
 
 /* A chunk's rows that read and rows that are written, and the gradients of both and of the gates (operators.md#gate-gradients). Rows that read

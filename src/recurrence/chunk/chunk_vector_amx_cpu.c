@@ -365,6 +365,15 @@ void LNT_V(lnt_vector_front_tiled)(const lnt_vector *v, const lnt_vector_front *
             }
 }
 
+bool LNT_V(lnt_vector_lift_tiled)(const lnt_vector *v, const lnt_vector_front *f, lnt_vector_lifted *to)
+{
+    if (!mild_front(v, f)) return false;
+    const mild_rooms m = mild_at(v);
+    *to = (lnt_vector_lifted){ .rows = { .rows = f->n, .cols = v->width, .left = { m.lifted[0], v->width } }, .P = m.P };
+    v->e->extend(&to->rows, LNT_RIGHT, m.right_lifted[0]);
+    return true;
+}
+
 /* ---- the way back ---------------------------------------------------------------------------------------------------------------------- */
 
 /* y [16 pairs of rows,W/16 blocks...]: rows of bf16 [count,W] as a right operand of 32 rows, zeros behind them. */

@@ -17,8 +17,8 @@
  * products with K and Q are those of no gate. Decays with signs: chunk_signed.h. mLSTM is scalar gates whose D and e^{b_n-b} have the rows' write
  * strengths in them, and a denominator with a floor (decay_stable.h).
  *
- * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles; there gates of rows
- * alone go by decay_tiles.h. The triangle of the C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]):
+ * The algorithm is written in products; an engine (simd/mm.h) runs them in float32 or, for bf16 tensors, through bf16 tiles; there vector
+ * gates go by decay_tiles.h. The triangle of the C x C products is used in blocks of rows. The backward pass keeps all states transposed ([V,K]):
  * that way every product finds its right operand row major without transposing a state. */
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk_vector.h"
@@ -252,7 +252,13 @@ static void forward_head(const lnt_head *x, char *base)
 #if defined(__AMX_BF16__)
     for (int64_t i = 0; w->tiled && i < chunks; i++) tiled_forward_chunk(x, chunk_at(x, w->C, i, 1), w);
 #endif
-    for (int64_t i = 0; !w->tiled && i < chunks; i++) forward_chunk(x, chunk_at(x, w->C, i, 1), w);
+    for (int64_t i = 0; !w->tiled && i < chunks; i++) {
+        const lnt_rows c = chunk_at(x, w->C, i, 1);
+#if defined(__AMX_BF16__)
+        if (w->lifted && lifted_forward_chunk(x, c, w)) continue;
+#endif
+        forward_chunk(x, c, w);
+    }
     put_state(x, a->sT, size, w->S);
     put_state(x, a->zT, a->K, w->z);
     put_state(x, a->mT, 1, &w->m.m);
@@ -623,14 +629,22 @@ static void backward_head(const lnt_head *x, char *base)
     carve(a, true, base, w);
     int64_t chunks = chunk_count(x, w->C);
     begin_sums(a, x->index);
-    if (!w->tiled) sweep(x, w);
-    get_turned(x, w->dS, a->dsT);
+    if (!w->tiled && !w->lifted) sweep(x, w);
+    if (!w->lifted) get_turned(x, w->dS, a->dsT);
     if (w->direct) w->state = ENGINE->prepare(LNT_RIGHT, a->V, a->K, w->dS, a->K, w->S_forms);
 #if defined(__AMX_BF16__)
     if (w->tiled) {
         tiled_sweep(x, w);
         w->state = ENGINE->prepare(LNT_RIGHT, a->V, a->K, w->dS, a->K, w->dS_forms);
         for (int64_t i = chunks - 1; i >= 0; i--) tiled_backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
+    }
+    if (w->lifted) {
+        lifted_sweep(x, w);
+        get_state(x, w->dS, a->dsT, (int64_t)a->K * a->V);
+        w->state = ENGINE->prepare(LNT_RIGHT, a->K, a->V, w->dS, a->V, w->dS_forms);
+        for (int64_t i = chunks - 1; i >= 0; i--) lifted_backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
+        put_state(x, a->ds0, (int64_t)a->K * a->V, w->dS);
+        return;
     }
 #endif
     get_state(x, w->dz, a->dzT, a->K);

@@ -1,4 +1,4 @@
-/* Gates of rows on AMX tiles (decay_cpu.c): operands straight from the tensors' bf16, pairs and gradients by lnt_vector_front and lnt_vector_back.
+/* Vector gates on AMX tiles (decay_cpu.c): operands straight from the tensors' bf16, pairs and gradients by lnt_vector_front and lnt_vector_back.
  * States at chunks' starts are kept as the right operands that they will be. Only decay_cpu.c includes this. */
 #ifndef LNT_DECAY_TILES_H
 #define LNT_DECAY_TILES_H
@@ -55,6 +55,17 @@ static inline void tiled_forward_chunk(const lnt_head *x, lnt_rows c, scratch *w
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------------------- */
 
+/* What keys write to states, and w->gk.end. */
+static inline lnt_operand tiled_writes(const lnt_head *x, lnt_rows c, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t K = a->K;
+    const lnt_vector_front f = { .n = c.n, .writers = 1, .g = (const float *)a->gk + (c.first * a->Hv + x->h) * K, .stride = (int64_t)a->Hv * K,
+                                 .write = { { key_rows(x, c, a->k), (int64_t)a->Hq * K, c.n } }, .writes = { w->writes16 }, .end = w->gk.end };
+    LNT_V(lnt_vector_writes_tiled)(&w->gk, &f);
+    return (lnt_operand){ .rows = c.n, .cols = a->K, .left = { w->writes16, K } };
+}
+
 /* Right forms of the transposed states at all chunks' starts, into w->kept. */
 static inline void tiled_sweep(const lnt_head *x, scratch *w)
 {
@@ -66,37 +77,60 @@ static inline void tiled_sweep(const lnt_head *x, scratch *w)
     lnt_operand St = e->prepare(LNT_RIGHT, a->V, a->K, w->states, K, w->kept);
     for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
         const lnt_rows c = chunk_at(x, w->C, i, 1);
-        const lnt_vector_front f = { .n = c.n, .writers = 1, .g = (const float *)a->gk + (c.first * a->Hv + x->h) * K, .stride = (int64_t)a->Hv * K,
-                                     .write = { { key_rows(x, c, a->k), (int64_t)a->Hq * K, c.n } }, .writes = { w->writes16 }, .end = w->gk.end };
-        LNT_V(lnt_vector_writes_tiled)(&w->gk, &f);
+        lnt_operand k = tiled_writes(x, c, w);
         key_ahead(x, c, a->k);
         value_ahead(x, c, a->v);
-        lnt_operand k = { .rows = c.n, .cols = a->K, .left = { w->writes16, K } };
         e->extend(&k, LNT_RIGHT, w->ks_forms);
         const lnt_operand v = of_values(x, c, a->v, LNT_LEFT_T, w->v_forms);
         float_ahead(x, c, a->gk, K);
         char *const next = w->kept + (size_t)(i + 1) * each;
         if (a->V % 32) memset(next, 0, each); /* rows behind the last are not written */
         St.right.p = next;
-        e->update_columns(w->gk.end, &v, true, &k, false, &St);
+        e->update_columns(NULL, w->gk.end, &v, true, &k, false, &St);
     }
 }
 
-/* last_k: the sums over rows of e^{G_n} S . dS', S in its right form: pairs of rows by 16 columns. */
-static inline void tiled_state_products(const lnt_recur_args *a, const lnt_operand *S, const float *dS, const float *end, float *last)
+/* last_k (last_v): the sums over rows of e^{G_n} S . dS', S in its right form: pairs of rows by 16 columns. */
+static inline void tiled_state_products(const lnt_operand *S, const float *dS, const float *end, float *last)
 {
-    const int64_t K = a->K;
+    const int64_t K = S->cols;
     for (int64_t c = 0; c < K; c += 16) {
         const uint32_t *pairs = (const uint32_t *)S->right.p + c / 16 * S->right.ld;
         __m512 even = _mm512_setzero_ps(), odd = even;
         lnt_tiles_awake();
-        for (int64_t j = 0; j < a->V; j += 2, pairs += 16) {
+        for (int64_t j = 0; j < S->rows; j += 2, pairs += 16) {
             const __m512i x = _mm512_loadu_si512(pairs);
             even = _mm512_fmadd_ps((__m512)_mm512_slli_epi32(x, 16), _mm512_loadu_ps(dS + j * K + c), even);
-            if (j + 1 < a->V)
+            if (j + 1 < S->rows)
                 odd = _mm512_fmadd_ps((__m512)_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)), _mm512_loadu_ps(dS + (j + 1) * K + c), odd);
         }
         _mm512_storeu_ps(last + c, _mm512_mul_ps(_mm512_add_ps(even, odd), _mm512_loadu_ps(end + c)));
+    }
+}
+
+/* The same of rows and columns, with the decays of both. */
+static inline void tiled_both_products(const lnt_operand *S, const float *dS, const float *row_ends, const float *column_ends, float *rows,
+                                       float *columns)
+{
+    const int64_t V = S->cols;
+    memset(columns, 0, (size_t)V * sizeof *columns);
+    for (int64_t j = 0; j < S->rows; j += 2, dS += 2 * V) { /* whole pairs: both sizes are multiples of 32 */
+        const uint32_t *pairs = (const uint32_t *)S->right.p + j / 2 * 16;
+        const __m512 first = _mm512_set1_ps(row_ends[j]), second = _mm512_set1_ps(row_ends[j + 1]);
+        __m512 even = _mm512_setzero_ps(), odd = even;
+        rows_awake(j);
+        for (int64_t c = 0; c < V; c += 16, pairs += S->right.ld) {
+            const __m512i x = _mm512_loadu_si512(pairs);
+            const __m512 by = _mm512_loadu_ps(column_ends + c);
+            const __m512 a = _mm512_mul_ps((__m512)_mm512_slli_epi32(x, 16), _mm512_mul_ps(by, _mm512_loadu_ps(dS + c)));
+            const __m512 b = _mm512_mul_ps((__m512)_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)),
+                                           _mm512_mul_ps(by, _mm512_loadu_ps(dS + V + c)));
+            even = _mm512_add_ps(even, a);
+            odd = _mm512_add_ps(odd, b);
+            _mm512_storeu_ps(columns + c, _mm512_fmadd_ps(first, a, _mm512_fmadd_ps(second, b, _mm512_loadu_ps(columns + c))));
+        }
+        rows[j] = row_ends[j] * v_sum((vf)even);
+        rows[j + 1] = row_ends[j + 1] * v_sum((vf)odd);
     }
 }
 
@@ -173,7 +207,7 @@ static inline void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i
     triangle(BLOCKS, n, &d, &v, w->Y, w->C);
     for (int64_t r = 0; r < n; r++) row_scale(w->Y + r * w->C, s, r + 1);
     if (shift) memset(w->Y + n * w->C, 0, (size_t)n * sizeof(float));
-    if (a->dgk) tiled_state_products(a, &St, w->dS, w->gk.end, w->last_k);
+    if (a->dgk) tiled_state_products(&St, w->dS, w->gk.end, w->last_k);
     value_ahead(x, c, a->v);
     value_ahead(x, c, a->do_);
 
@@ -203,7 +237,215 @@ static inline void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i
     apply_lower_transposed(BLOCKS, n, &P, &d, V, w->o);
     rows_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
     e->extend(&reads, LNT_RIGHT, w->read_forms);
-    e->update_columns(w->gk.end, &d, true, &reads, false, &w->state);
+    e->update_columns(NULL, w->gk.end, &d, true, &reads, false, &w->state);
+}
+
+/* ---- gates of columns, alone or with gates of rows --------------------------------------------------------------------------------------- */
+
+/* P above becomes P V: gates of columns have factors in V and dO alone. S^T is the state of gates of rows whose keys are v and whose queries are dO
+ * (README.md, on a GPU), so that pairs of those are dA, and o, dv and dgv are what dq, dk and dgk are there. With
+ * gates of rows, too, what is read and written has their factors, and s. */
+static inline lnt_vector_front value_front(const lnt_head *x, lnt_rows c, bool reads, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t at = (c.first * a->Hv + x->h) * a->V, stride = (int64_t)a->Hv * a->V;
+    const float s = w->rows ? 1.0f : (float)a->scale;
+    lnt_vector_front f = { .n = c.n, .writers = 1, .g = (const float *)a->gv + at, .stride = stride,
+                           .write = { { (const lnt_bf16 *)a->v + at, stride, c.n } }, .writes = { w->value_writes }, .end = w->gv.end, .back = true };
+    if (!reads) return f;
+    f.readers = 1;
+    if (a->do_) f.read[0] = (lnt_rows16){ (const lnt_bf16 *)a->do_ + at, stride, c.n };
+    f.f_pairs[0] = f.f_reads[0] = s;
+    f.pairs[0][0] = w->Y;
+    f.ld = w->C;
+    f.reads[0] = w->value_reads;
+    return f;
+}
+
+/* 32 columns, from `at` on, of o: f P times rows. */
+static inline void lifted_out(const lnt_head *x, lnt_rows c, int64_t at, float f, const float *P, const float *rows)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t V = a->V;
+    lnt_bf16 *o = (lnt_bf16 *)a->o + (c.first * a->Hv + x->h) * V + at;
+    const bool past = rows_past(a->o, LINNET_BF16, V);
+    P += at;
+    for (int64_t i = 0; i < c.n; i++, rows += 32, P += V, o += a->Hv * V) {
+        const vf low = f * v_load(P) * v_load(rows), high = f * v_load(P + 16) * v_load(rows + 16);
+        rows_awake(i);
+        if (past) {
+            line_past(o, low, high);
+        } else {
+            v_store_bf16(o, low);
+            v_store_bf16(o + 16, high);
+        }
+    }
+}
+
+/* Mild gates: o = s P . (Q S + tril(Q K^T) (V / P)). False: they are not, and nothing is done. */
+static inline bool lifted_forward_chunk(const lnt_head *x, lnt_rows c, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const lnt_mm_engine *e = ENGINE;
+    const int V = a->V, n = c.n;
+    const lnt_vector_front f = value_front(x, c, false, w);
+    lnt_vector_lifted v;
+    if (!a->o || !LNT_V(lnt_vector_lift_tiled)(&w->gv, &f, &v)) return false;
+    rows_ahead_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
+    value_ahead(x, c, a->v);
+    lnt_operand q, k;
+    if (w->rows) {
+        tiled_front(x, c, false, w, &q, &k);
+        e->extend(&k, LNT_LEFT_T, w->ks_forms);
+        float_ahead(x, c, a->gk, a->K);
+    } else {
+        q = of_keys(x, c, a->q, LNT_LEFT, w->q_forms);
+        k = of_keys(x, c, a->k, LNT_RIGHT_T | LNT_LEFT_T, w->k_forms);
+        triangle(BLOCKS, n, &q, &k, w->P, w->C);
+    }
+    key_ahead(x, c, a->q);
+    key_ahead(x, c, a->k);
+    for (int64_t i = 0; i < n && !w->rows; i++) memset(w->P + i * (w->C + 1) + 1, 0, (size_t)(block_end(BLOCKS, i, n) - i - 1) * sizeof *w->P);
+    const lnt_operand P = e->prepare(LNT_LEFT, n, n, w->P, w->C, w->P_forms);
+    float *o = w->strips[0];
+    for (int at = 0; at < V; at += 32) {
+        const lnt_operand right[2] = { right_columns(&w->state, at), right_columns(&v.rows, at) };
+        for (int i = 0; i < n; i += BLOCKS.rows) {
+            lnt_operand left[2] = { e->view(&q, i, block_rows(BLOCKS, i, n)), e->view(&P, i, block_rows(BLOCKS, i, n)) };
+            left[1].cols = i + left[1].rows;
+            e->multiply_row(NULL, 2, left, right, o + i * 32, 32);
+        }
+        lifted_out(x, c, at, w->rows ? 1.0f : (float)a->scale, v.P, o);
+    }
+    float_ahead(x, c, a->gv, V);
+    lnt_operand writes = { .rows = n, .cols = V, .left = { w->value_writes, V } };
+    e->extend(&writes, LNT_RIGHT, w->vs_forms);
+    e->update_columns(w->rows ? w->gk.end : NULL, w->gv.end, &k, true, &writes, false, &w->state);
+    return true;
+}
+
+/* Right forms of the states at all chunks' starts, into w->kept. */
+static inline void lifted_sweep(const lnt_head *x, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const lnt_mm_engine *e = ENGINE;
+    const int64_t chunks = chunk_count(x, w->C);
+    const size_t each = e->bytes(a->K, a->V, LNT_RIGHT);
+    get_state(x, w->states, a->s0, (int64_t)a->K * a->V);
+    lnt_operand S = e->prepare(LNT_RIGHT, a->K, a->V, w->states, a->V, w->kept);
+    for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
+        const lnt_rows c = chunk_at(x, w->C, i, 1);
+        const lnt_vector_front f = value_front(x, c, false, w);
+        LNT_V(lnt_vector_writes_tiled)(&w->gv, &f);
+        key_ahead(x, c, a->k);
+        value_ahead(x, c, a->v);
+        lnt_operand v = { .rows = c.n, .cols = a->V, .left = { w->value_writes, a->V } };
+        e->extend(&v, LNT_RIGHT, w->vs_forms);
+        lnt_operand k;
+        if (w->rows) {
+            k = tiled_writes(x, c, w);
+            e->extend(&k, LNT_LEFT_T, w->ks_forms);
+            float_ahead(x, c, a->gk, a->K);
+        } else {
+            k = of_keys(x, c, a->k, LNT_LEFT_T, w->k_forms);
+        }
+        float_ahead(x, c, a->gv, a->V);
+        char *const next = w->kept + (size_t)(i + 1) * each;
+        if (a->K % 32) memset(next, 0, each); /* rows behind the last are not written */
+        S.right.p = next;
+        e->update_columns(w->rows ? w->gk.end : NULL, w->gv.end, &k, true, &v, false, &S);
+    }
+}
+
+/* dQ, dK and dgk from dA, with gates of rows. */
+static inline void lifted_key_gradients(const lnt_head *x, lnt_rows c, const lnt_vector_front *keys, const lnt_operand *reads,
+                                        const lnt_operand *writes, const lnt_operand *St, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const int K = a->K;
+    const lnt_operand dSt = { .rows = a->V, .cols = K, .right = { w->state.right_t.p, w->state.right_t.ld } };
+    float *dq = w->strips[0], *dk = w->strips[1];
+    const lnt_vector_back back = { .f = keys, .f_state = { (float)a->scale }, .A = { { w->Y } }, .ld = w->C, .dread = { dq }, .dwrite = { dk },
+                                   .last = a->dgk ? w->last_k : NULL, .stride = (int64_t)a->Hv * K,
+                                   .dg = a->dgk ? (float *)a->dgk + (c.first * a->Hv + x->h) * K : NULL };
+    LNT_V(lnt_vector_back_begin)(&w->gk, &back);
+    for (int at = 0; at < K; at += 32) {
+        const lnt_operand S = right_columns(St, at), dS = right_columns(&dSt, at);
+        ENGINE->multiply(LNT_MM_SET, NULL, reads, false, &S, false, dq, 32);
+        ENGINE->multiply(LNT_MM_SET, NULL, writes, false, &dS, false, dk, 32);
+        LNT_V(lnt_vector_back_columns)(&w->gk, &back, at);
+        columns_out(c, a->Hq, x->hq, K, at, dq, a->dq, w->dq_sum ? w->x : NULL);
+        columns_out(c, a->Hq, x->hq, K, at, dk, a->dk, w->dk_sum ? w->dk : NULL);
+    }
+    float_ahead(x, c, a->gk, K);
+}
+
+/* Chunk i; w->dS becomes the gradient of its start state. */
+static inline void lifted_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const lnt_mm_engine *e = ENGINE;
+    const int K = a->K, V = a->V, n = c.n;
+    const float s = (float)a->scale;
+    lnt_operand S = { .rows = K, .cols = V, .right = { w->kept + (size_t)i * e->bytes(K, V, LNT_RIGHT), w->state.right.ld } };
+    if (!w->dq_sum) rows_ahead_out(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
+    if (!w->dk_sum) rows_ahead_out(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
+    rows_ahead_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);
+    const lnt_vector_front f = value_front(x, c, true, w);
+    LNT_V(lnt_vector_front_tiled)(&w->gv, &f); /* dA */
+    value_ahead(x, c, a->v);
+    value_ahead(x, c, a->do_);
+    lnt_operand q, k; /* what reads and what is written */
+    lnt_vector_front keys = { .n = 0 };
+    if (w->rows) {
+        keys = tiled_front(x, c, true, w, &q, &k);
+        for (int64_t r = 0; r < n; r++) row_scale(w->Y + r * w->C, s, r + 1);
+    } else {
+        q = of_keys(x, c, a->q, LNT_LEFT | LNT_RIGHT | LNT_LEFT_T, w->q_forms);
+        k = of_keys(x, c, a->k, LNT_RIGHT_T | LNT_RIGHT, w->k_forms);
+        triangle(BLOCKS, n, &q, &k, w->P, w->C);
+        for (int64_t r = 0; r < n; r++) row_scale(w->P + r * w->C, s, r + 1);
+    }
+    key_ahead(x, c, a->q);
+    key_ahead(x, c, a->k);
+    if (w->rows && (a->dgk || a->dgv))
+        tiled_both_products(&S, w->dS, w->gk.end, w->gv.end, w->last_k, w->last_v);
+    else if (a->dgv)
+        tiled_state_products(&S, w->dS, w->gv.end, w->last_v);
+
+    float *o = w->strips[0], *dv = w->strips[1];
+    const lnt_vector_back back = { .f = &f, .f_state = { w->rows ? 1.0f : s }, .A = { { w->P } }, .ld = w->C, .dread = { o }, .dwrite = { dv },
+                                   .last = a->dgv ? w->last_v : NULL, .stride = (int64_t)a->Hv * V,
+                                   .dg = a->dgv ? (float *)a->dgv + (c.first * a->Hv + x->h) * V : NULL };
+    LNT_V(lnt_vector_back_begin)(&w->gv, &back);
+    for (int at = 0; at < V; at += 32) {
+        const lnt_operand start = right_columns(&S, at), dS = right_columns(&w->state, at);
+        e->multiply(LNT_MM_SET, NULL, &q, false, &start, false, o, 32);
+        e->multiply(LNT_MM_SET, NULL, &k, false, &dS, false, dv, 32);
+        LNT_V(lnt_vector_back_columns)(&w->gv, &back, at);
+        columns_out(c, a->Hv, x->h, V, at, dv, a->dv, NULL);
+    }
+    float_ahead(x, c, a->gv, V);
+
+    /* dQ = (s e.dO) S^T + dA K, dK = (l.V) dS'^T + dA^T Q */
+    lnt_operand reads = { .rows = n, .cols = V, .left = { w->value_reads, V } }, writes = { .rows = n, .cols = V, .left = { w->value_writes, V } };
+    e->extend(&S, LNT_LEFT_T, w->S_turned);
+    const lnt_operand St = e->prepare16(LNT_RIGHT, V, K, S.left_t.p, S.left_t.ld, w->S_forms);
+    e->extend(&w->state, LNT_RIGHT_T, w->dS_turned);
+    if (w->rows) {
+        lifted_key_gradients(x, c, &keys, &reads, &writes, &St, w);
+        e->extend(&q, LNT_LEFT_T, w->ks_forms);
+    } else {
+        const lnt_operand dA = e->prepare(LNT_LEFT | LNT_LEFT_T, n, n, w->Y, w->C, w->Y_forms);
+        e->multiply(LNT_MM_SET, NULL, &reads, false, &St, false, w->x, K);
+        apply_lower(BLOCKS, n, &dA, &k, K, w->x);
+        e->multiply(LNT_MM_SET, NULL, &writes, false, &w->state, true, w->dk, K);
+        apply_lower_transposed(BLOCKS, n, &dA, &q, K, w->dk);
+    }
+    if (!w->rows || w->dq_sum) put_shared(x, c, w->x, a->dq, w->dq_sum);
+    if (!w->rows || w->dk_sum) put_shared(x, c, w->dk, a->dk, w->dk_sum);
+    e->extend(&reads, LNT_RIGHT, w->dos_forms);
+    e->update_columns(w->rows ? w->gk.end : NULL, w->gv.end, &q, true, &reads, false, &w->state);
 }
 
 #endif

@@ -47,6 +47,9 @@ typedef struct {
     signed_sums turns; /* decays with a sign */
     /* gates of rows on tiles: [C rounded up to 16 and one,K] what reads and what writes states, in bf16, and forms of their own */
     bool tiled;
+    /* gates of columns on tiles: [C rounded up to 16,V] the same of values and dO; S and dS are not transposed */
+    bool lifted;
+    lnt_bf16 *value_reads, *value_writes;
     bool direct; /* without gates of rows or columns: operands of the tensors' bf16, and states kept as right operands */
     lnt_bf16 *reads16, *writes16;
     float *sums, *shares; /* direct, where reads16 is [C,K]: [C,max(K,V)] a product that is added to another's rows, [2,C] factors of both */
@@ -76,8 +79,8 @@ static inline void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool back
         w->qs_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT | LNT_RIGHT));
         w->ks_forms = lnt_carve_bytes(c, e->bytes(w->C, a->K, LNT_LEFT_T | LNT_RIGHT | LNT_RIGHT_T));
 #if defined(__AMX_BF16__)
-        w->tiled = w->rows && !w->columns && lnt_vector_is_tiled(w->C, a->K);
-        if (w->tiled) {
+        w->tiled = !w->columns && lnt_vector_is_tiled(w->C, a->K);
+        if (lnt_vector_is_tiled(w->C, a->K)) {
             w->reads16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->reads16);
             w->writes16 = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->K * sizeof *w->writes16);
         }
@@ -91,7 +94,15 @@ static inline void carve_vector(lnt_carve *c, const lnt_recur_args *a, bool back
         w->dos_forms = lnt_carve_bytes(c, e->bytes(w->C, a->V, LNT_LEFT | LNT_LEFT_T));
         w->pair_v = lnt_carve_floats(c, C * V);
         w->last_v = lnt_carve_floats(c, V);
-        w->S_turned = lnt_carve_bytes(c, e->bytes(a->V, a->K, LNT_RIGHT_T));
+        w->S_turned = lnt_carve_bytes(c, e->bytes(a->V, a->K, LNT_RIGHT_T | LNT_LEFT_T));
+#if defined(__AMX_BF16__)
+        w->lifted = lnt_vector_is_tiled(w->C, a->V) && (!w->rows || lnt_vector_is_tiled(w->C, a->K));
+        if (w->lifted) {
+            w->value_reads = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->V * sizeof *w->value_reads);
+            w->value_writes = lnt_carve_bytes(c, (size_t)(w->C + 16) * (size_t)a->V * sizeof *w->value_writes);
+        }
+        if (w->lifted && !backward) w->strips[0] = lnt_carve_floats(c, w->C * 32);
+#endif
     }
     if (!backward) return;
     w->pair_q = lnt_carve_floats(c, (C + 1) * K);
@@ -138,7 +149,7 @@ static inline size_t carve(const lnt_recur_args *a, bool backward, char *base, s
     }
     if (w->stable) stable_carve(&c, C, K, states, backward, &w->m);
     if (a->has_sign) signed_carve(&c, C, backward, &w->turns);
-    w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right));
+    w->q_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, left | right | (w->lifted ? left_t : 0)));
     w->k_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right_t | right | left_t));
     w->v_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | left_t | right | right_t));
     w->P_forms = lnt_carve_bytes(&c, e->bytes(n, n, left | left_t));
@@ -156,16 +167,18 @@ static inline size_t carve(const lnt_recur_args *a, bool backward, char *base, s
     w->Y = lnt_carve_floats(&c, (C + 1) * C);
     w->dden = lnt_carve_floats(&c, C);
     gates_carve(&c, C, &w->gates);
-    w->states = lnt_carve_floats(&c, (w->tiled || w->direct ? 1 : states) * K * V);
-    if (w->tiled || w->direct) w->kept = lnt_carve_bytes(&c, (size_t)states * e->bytes(a->V, a->K, right));
-    if (w->tiled) {
-        w->dS_turned = lnt_carve_bytes(&c, e->bytes(a->V, a->K, right_t));
+    const bool kept = w->tiled || w->lifted || w->direct;
+    const int rows = w->lifted ? a->K : a->V, cols = w->lifted ? a->V : a->K; /* of a state */
+    w->states = lnt_carve_floats(&c, (kept ? 1 : states) * K * V);
+    if (kept) w->kept = lnt_carve_bytes(&c, (size_t)states * e->bytes(rows, cols, right));
+    if (w->tiled || w->lifted) {
+        w->dS_turned = lnt_carve_bytes(&c, e->bytes(rows, cols, right_t));
         for (int i = 0; i < 2; i++) w->strips[i] = lnt_carve_floats(&c, (C + 1) * 32);
     }
     w->zs = lnt_carve_floats(&c, states * K);
     w->do_forms = lnt_carve_bytes(&c, e->bytes(n, a->V, left | right | left_t));
     w->read_forms = lnt_carve_bytes(&c, e->bytes(n, a->K, right));
-    w->dS_forms = lnt_carve_bytes(&c, e->bytes(a->V, a->K, left | right));
+    w->dS_forms = lnt_carve_bytes(&c, e->bytes(rows, cols, left | right));
     w->Y_forms = lnt_carve_bytes(&c, e->bytes(n, n, left | left_t));
     if (a->Hq < a->Hv) {
         w->dq_sum = lnt_carve_floats(&c, longest * K);

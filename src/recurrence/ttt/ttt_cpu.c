@@ -175,23 +175,29 @@ static void ahead(const head *x, int64_t open, int64_t c, bool reads)
     rows_ahead(a->dout, a->dtype, t, n, a->H, x->h, x->D);
 }
 
-/* u of the last layer, hat and 1 / sigma, of rows p .. rows-1, tokens from t on. */
+/* u of the last layer, raw and by the rows' rates, hat and 1 / sigma, of rows p .. rows-1, tokens from t on. Where nobody asks for them again, raw
+ * and hat are those of a few rows, in the L1 cache. */
 TTT_INLINE void losses(int64_t D, const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int top = x->layers - 1;
-    int64_t done = p;
-    for (int64_t i = p; i < rows; i++) {
-        rows_of_next(x, x->a->k, x->a->v, t + i - p);
-        if (i < done) continue;
+    int64_t n;
+    for (int64_t i = p; i < rows; i += n) {
+        const float *z = x->z[top] + i * D, *k = x->x[0] + i * D, *v = x->v + i * D;
+        float *hat = x->hat + (x->back ? i * D : 0), *raw = x->raw[top] + (x->back || top ? i * D : 0);
         row_awake(i);
 #if defined(TTT_FOURS)
-        if (D == 64 && !x->norm.plain && i + 4 <= rows) {
-            ttt_loss_four(&x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
-            done = i + 4;
-            continue;
-        }
+        n = D == 64 && !x->norm.plain && i + 4 <= rows ? 4 : 1;
+#else
+        n = 1;
 #endif
-        ttt_loss(D, &x->norm, x->z[top] + i * D, x->x[0] + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->raw[top] + i * D);
+        for (int64_t r = i; r < i + n; r++) rows_of_next(x, x->a->k, x->a->v, t + r - p);
+#if defined(TTT_FOURS)
+        if (n == 4)
+            ttt_loss_four(&x->norm, z, k, v, hat, x->inverse + i, raw);
+        else
+#endif
+            ttt_loss(D, &x->norm, z, k, v, hat, x->inverse + i, raw);
+        ttt_scale_rows(x->u[top] + i * D, x->rate + i, n, D, raw);
     }
 }
 
@@ -202,21 +208,24 @@ static void step_sizes(const head *x, int64_t t, int64_t p, int64_t rows)
     const int64_t m = x->m;
     vi lane;
     for (int l = 0; l < LNT_VL; l++) lane[l] = l;
-    for (int64_t i = p; i < rows; i++) {
-        const int64_t row = (t + i - p) * a->H + x->h, first = batch_of(x, i);
-        const float *eta = a->eta ? (const float *)a->eta + row * m : NULL;
-        row_awake(i);
-        row_of_next(x, a->eta, LINNET_F32, t + i - p, m);
-        x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
-        float *F = x->F + i * x->span;
-        V_EACH(j, c, m)
-        {
-            const vf rate = x->position[i - first] * (eta ? ttt_get(eta, j, c) : v_set(1));
-            ttt_put(F + first, j, c, v_select(lane <= (int32_t)(i - first - j), rate, v_zero()));
+    for (int64_t i = p, end; i < rows; i = end) {
+        const int64_t first = batch_of(x, i);
+        for (end = last_of(x, i, rows) + 1; i < end; i++) {
+            const int64_t row = (t + i - p) * a->H + x->h;
+            const float *eta = a->eta ? (const float *)a->eta + row * m : NULL;
+            light_row_awake(i);
+            row_of_next(x, a->eta, LINNET_F32, t + i - p, m);
+            x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
+            float *F = x->F + i * x->span;
+            V_EACH(j, c, m)
+            {
+                const vf rate = x->position[i - first] * (eta ? ttt_get(eta, j, c) : v_set(1));
+                ttt_put(F + first, j, c, v_select(lane <= (int32_t)(i - first - j), rate, v_zero()));
+            }
+            V_EACH(j, c, first) ttt_put(F, j, c, ttt_get(x->last, j, c));
+            V_EACH(j, c, x->span - first - m) ttt_put(F + first + m, j, c, v_zero());
         }
-        V_EACH(j, c, first) ttt_put(F, j, c, ttt_get(x->last, j, c));
-        for (int64_t j = first + m; j < x->span; j += m) memset(F + j, 0, (size_t)m * sizeof *F);
-        if (i == last_of(x, i, rows)) memcpy(x->last + first, F + first, (size_t)m * sizeof *F);
+        memcpy(x->last + first, x->F + (end - 1) * x->span + first, (size_t)m * sizeof(float));
     }
 }
 
@@ -245,10 +254,6 @@ static void learn_batch(const head *x, int64_t t, int64_t i, int64_t end)
         keys_through(x, 1, i, end);
     }
     TTT_OF_WIDTH(D, losses, x, t, i, end);
-    for (int64_t r = i; r < end; r++) {
-        row_awake(r);
-        ttt_scale_rows(x->u[top] + r * D, x->rate + r, 1, D, x->raw[top] + r * D);
-    }
     if (top) {
         slopes_through(x, i, end);
         scaled_slopes(n, F, x->h1 + i * F, x->slope + i * F, x->rate + i, x->raw[0] + i * F, x->u[0] + i * F);
@@ -272,11 +277,12 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
 }
 
 /* Layer l for queries p .. rows-1 by the weights after their own rows:  zq = y W + b + A u,  A = -F.S,  S = y x^T + 1 where there are biases. */
-static void read_layer(const head *x, int l, int64_t p, int64_t rows)
+static void read_layer(const head *x, int l, int64_t t, int64_t p, int64_t rows)
 {
     const int64_t n = rows - p, in = x->in[l], out = x->out[l], m = x->span;
     float *S = x->S[l] + p * m, *A = x->A[l] + p * m, *zq = x->zq[l] + p * out;
-    TILES_INSTEAD(x, tiled_read(x, l, p, rows))
+    (void)t; /* tiles take queries as they come */
+    TILES_INSTEAD(x, tiled_read(x, l, t, p, rows))
     through(x, l, n, x->y[l] + p * in, zq);
     LNT_V(lnt_transpose)((int)rows, (int)in, x->x[l], in, x->turned, rows);
     LNT_V(lnt_mm)(LNT_MM_SET, (int)n, (int)rows, (int)in, x->y[l] + p * in, in, 1, x->turned, rows, S, m);
@@ -287,11 +293,11 @@ static void read_layer(const head *x, int l, int64_t p, int64_t rows)
 static void read(const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const lnt_ttt_args *a = x->a;
-    rows_in(x->y[0] + p * x->D, a->q, a->dtype, t, rows - p, a->H, x->h, x->D);
-    read_layer(x, 0, p, rows);
+    if (!x->tiled) rows_in(x->y[0] + p * x->D, a->q, a->dtype, t, rows - p, a->H, x->h, x->D);
+    read_layer(x, 0, t, p, rows);
     if (x->layers == 1) return;
     gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, x->back ? x->slope_q + p * a->F : NULL);
-    read_layer(x, 1, p, rows);
+    read_layer(x, 1, t, p, rows);
 }
 
 /* o = LN(o) + q */
@@ -306,8 +312,12 @@ TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t t, int64_t p, 
         if (D == 64 && i == normal && i + 4 <= rows) ttt_normalise_four(row, row), normal = i + 4;
 #endif
         if (i >= normal) ttt_normalise(D, row, row);
+        const lnt_bf16 *q = (const lnt_bf16 *)x->a->q + ((t + i - p) * x->a->H + x->h) * D; /* on tiles, where D is whole vectors */
         V_EACH(c, n, D)
-        ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
+        {
+            const vf y = x->tiled ? v_load_bf16(q + c) : ttt_get(x->y[0] + i * D, c, n);
+            ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + y);
+        }
     }
 }
 
@@ -494,7 +504,7 @@ static void learn_batch_back(const head *x, int64_t t, int64_t i, int64_t end)
     const int top = x->layers - 1;
     for (int64_t r = i; r < end; r++) {
         float drate = 0;
-        row_awake(r);
+        light_row_awake(r);
         for (int l = 0; l <= top; l++) {
             float *du = x->du[l] + r * x->out[l];
             drate += ttt_dot(x->out[l], du, x->raw[l] + r * x->out[l]);

@@ -72,8 +72,7 @@ static inline void tiled_update(const head *x, int l, int64_t rows)
     const int64_t in = x->in[l], out = x->out[l];
     lnt_operand from = f->x, by = f->u;
     if (in <= out) {
-        for (int64_t j = 0; j < rows; j++) V_EACH(i, n, in) ttt_put(x->wide + j * in, i, n, -x->last[j] * ttt_get(x->x[l] + j * in, i, n));
-        from = ttt_rows(f, TTT_OTHER, LNT_LEFT_T, rows, in, x->wide, in);
+        from = ENGINE->prepare_scaled(LNT_LEFT_T, -1, x->last, (int)rows, (int)in, x->x[l], in, f->room[TTT_OTHER]);
     } else {
         last_steps(x, l, rows);
         by = ttt_rows(f, TTT_LU, LNT_RIGHT, rows, out, x->wide, out);
@@ -105,13 +104,15 @@ static inline void tiled_gradients(const head *x, int l)
     ENGINE->extend(&f->dW, LNT_RIGHT_T, f->dW_turned);
 }
 
-/* zq = y W + b + A u */
-static inline void tiled_read(const head *x, int l, int64_t p, int64_t rows)
+/* zq = y W + b + A u, y of the first layer the queries themselves, tokens from t on. */
+static inline void tiled_read(const head *x, int l, int64_t t, int64_t p, int64_t rows)
 {
     ttt_forms *f = &x->forms[l];
     const int64_t n = rows - p, in = x->in[l], out = x->out[l], R = x->span;
     float *S = x->S[l] + p * R, *A = x->A[l] + p * R;
-    f->y = ttt_rows(f, TTT_Y, x->back ? LNT_LEFT | LNT_RIGHT | LNT_LEFT_T : LNT_LEFT, n, in, x->y[l] + p * in, in);
+    const int forms = x->back ? LNT_LEFT | LNT_RIGHT | LNT_LEFT_T : LNT_LEFT;
+    f->y = l ? ttt_rows(f, TTT_Y, forms, n, in, x->y[l] + p * in, in)
+             : ENGINE->prepare16(forms, (int)n, (int)in, (const lnt_bf16 *)x->a->q + (t * x->a->H + x->h) * in, x->a->H * in, f->room[TTT_Y]);
     ENGINE->extend(&f->x, x->back ? TTT_ALL : LNT_RIGHT_T, (char *)f->room[TTT_X] + ENGINE->bytes((int)R, (int)in, tiled_x_forms(x, l)));
     ttt_set_product(&f->y, &f->x, true, S, R);
     steps_of_pairs(x, p, n, rows, (float)x->a->bias, S, A);
@@ -139,8 +140,7 @@ static inline void tiled_read_back(const head *x, int l, int64_t p, int64_t rows
     ttt_set_product(&d, &f->W, true, x->dy, in);
     ttt_add_product(&dA, false, &f->x, false, x->dy, in);
     ttt_add_product(&dA, true, &f->y, false, x->dx[l], in);
-    last_steps(x, l, rows);
-    const lnt_operand steps = ttt_rows(f, TTT_LU, LNT_LEFT, rows, out, x->wide, out);
+    const lnt_operand steps = ENGINE->prepare_scaled(LNT_LEFT, -1, x->last, (int)rows, (int)out, x->u[l], out, f->room[TTT_LU]);
     ttt_add_product(&steps, false, &f->dW, true, x->dx[l], in);
     f->from[0] = f->y, f->by[0] = d;
 }
