@@ -15,7 +15,8 @@
  * block, six blocks a multiprocessor, a head's four a cluster that exchanges o for the norm (41.5; for one sequence 2.4 where this takes 3.1, yet
  * 2% more of a step); blocks of that kind that stay, and have the next sequence's state copied meanwhile (46 to 60); 512 threads (40.5); 80
  * registers, for three blocks a multiprocessor (39.8); 127 registers, which leave no place for the next product's blocks (8 sequences: 3% of a
- * step); S' by ordinary stores (46.6); loads that leave L2 first (39.7); states asked for behind await_last (1.5% of a step). */
+ * step); S' by ordinary stores (46.6), by way of the place of S and the copy engine (1.5% of a step, of one sequence 2.5); loads that leave L2 first
+ * (39.7); states asked for behind await_last (1.5% of a step). */
 #include "device/wgmma.cuh"
 #include "ops/short_conv.cuh"
 

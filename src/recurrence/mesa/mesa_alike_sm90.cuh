@@ -19,8 +19,8 @@ template <int K, bool FIRST = false, int W> __device__ __forceinline__ void desc
     for (int i = 0; i < 2; i++) rr[i] = quad_sum(sum[i][0] + sum[i][1]);
 }
 
-/* All of `most` steps, of S R and X / S: on entry t.r = S rhs, x = 0. `whole`: R of the end is wanted. taken: as `solve`'s. */
-template <int K, bool SLOW, int W>
+/* All of `most` steps, of S R and X / S: on entry t.r = S rhs, x = 0. `whole`: R of the end is wanted. taken: as `solve`'s. EMPTY: H is 0. */
+template <int K, bool SLOW, bool EMPTY, int W>
 __device__ __forceinline__ void solve_alike(shared_of<K, (W > WHOLE)> &s, rows_of<K, W> &t, int buf, int most, bool whole, int &taken)
 {
     float d[2], alpha[2] = {}, beta[2] = {};
@@ -29,7 +29,7 @@ __device__ __forceinline__ void solve_alike(shared_of<K, (W > WHOLE)> &s, rows_o
     for (int i = 0; i < K / 4; i++) t.p[i] = pack_bf16(t.r[2 * i], t.r[2 * i + 1]);
     for (int left = most; left > 0; left--) {
         float pw[2], rr[2];
-        apply<K, SLOW>(t, s, buf, pw);
+        apply<K, SLOW, EMPTY>(t, s, buf, pw);
         for (int i = 0; i < 2; i++) {
             alpha[i] = (d[i] > 0.f && pw[i] > 0.f ? __fdividef(d[i], pw[i]) : 0.f) + lnt_mesa_lost(d[i], pw[i]);
             if (alpha[i] > 0.f) taken += i ? 65536 : 1;

@@ -344,6 +344,7 @@ static lnt_mesa_solve<T, S> put_starts(const lnt_mesa_args *a, const mesa_work &
     s.beta = (const float *)a->beta;
     s.lambda = (const float *)a->lambda;
     s.H = (const S *)w.H;
+    s.empty = !a->h0;
     s.taken = (float *)a->steps;
     s.residual = (float *)a->residual;
     return s;

@@ -24,6 +24,7 @@ template <typename T, typename S> struct lnt_mesa_solve {
     const float *g, *beta;  /* [T,Hv]; g = -inf is an exact reset */
     const float *lambda;    /* [Hv,K] */
     const S *H;             /* [chunks,Hv,K,K] at the chunk's start; symmetric but for its rounding */
+    bool empty;             /* it is 0 at the start of every sequence */
     T *x;                   /* [T,Hv,K] */
     float *x_float;         /* [T,Hv,K] the same in float32, NULL: not wanted */
     float *taken;           /* [T,Hv] steps taken, without those that are free; NULL: not wanted */

@@ -143,7 +143,11 @@ __device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K, false> &
     if (next) fetch<K>(a, s.at[buf ^ 1], s.H[buf ^ 1], s.Kc[buf ^ 1]);
     int taken = 0;
     if constexpr (ALIKE) {
-        solve_alike<K, SLOW>(s, t, buf, lnt_mesa_course_now(a).most, a.residual != NULL, taken);
+        const int most = lnt_mesa_course_now(a).most;
+        if (s.at[buf].empty)
+            solve_alike<K, SLOW, true>(s, t, buf, most, a.residual != NULL, taken);
+        else
+            solve_alike<K, SLOW, false>(s, t, buf, most, a.residual != NULL, taken);
         if (s.bounds.x > 0.f) unscale<K>(t, s);
     } else {
         solve<K, SLOW>(a, s, t, buf, group, taken);
@@ -154,6 +158,25 @@ __device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K, false> &
 /* Level steps of which none is drawn are the general solve's. */
 __device__ __forceinline__ bool left_to_the_other(const lnt_mesa_cg &a) { return a.drawn && a.solver == LNT_CG_LEVEL && *a.drawn == 0; }
 
+/* Where warpgroups do not have as many chunks, a few blocks can have two more than others have (32 heads of 8192 tokens on 132 multiprocessors: four
+ * have 32 chunks, all others 31, the last one alone). ALIKE: the first chunks of the first sequence, whose H is 0 and which take three quarters of the
+ * time, are the first 4 turns of so many blocks, which pays for that. */
+template <int K, bool ALIKE> __device__ __forceinline__ int dealt_of(const lnt_mesa_cg &a, int group, int turn)
+{
+    constexpr int HEAP = 4 * GROUPS<K>;
+    const int at = dealt(group, GROUPS<K>, turn), blocks = (int)gridDim.x, block = at % blocks, round = at / blocks, few = a.Hv / HEAP;
+    if (!ALIKE || !a.empty || few * HEAP > blocks || HEAP * blocks > (int)a.chunks * a.Hv) return at;
+    if (block < few && round < HEAP) return round * few + block;
+    return at < few * HEAP ? at / few * blocks + at % few : at;
+}
+/* The first item with rows of the warpgroup's, from its `turn` on; the end when there is none. */
+template <int K, bool ALIKE> __device__ __forceinline__ int find(const lnt_mesa_cg &a, int group, int &turn)
+{
+    int item = dealt_of<K, ALIKE>(a, group, turn);
+    while (item < (int)a.chunks * a.Hv && !has_rows(a, item)) item = dealt_of<K, ALIKE>(a, group, ++turn);
+    return item;
+}
+
 /* Every chunk with slow gates. What a chunk needs of memory is asked for before it is waited for: its tiles and gates a chunk ahead, in L2 its right
  * sides too. */
 template <int K, bool GUESS, bool ALIKE>
@@ -163,9 +186,9 @@ __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid
     let_next();
     if (left_to_the_other(a)) return;
     extern __shared__ __align__(1024) char raw[];
-    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), step = (int)gridDim.x * GROUPS<K>, items = (int)a.chunks * a.Hv;
+    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), items = (int)a.chunks * a.Hv;
     shared_of<K, false> &s = ((shared_of<K, false> *)raw)[group];
-    int item = find(a, (int)blockIdx.x * GROUPS<K> + group, step), buf = 0;
+    int turn = 0, item = find<K, ALIKE>(a, group, turn), buf = 0;
     if (item < items) {
         const place p = place_of(a, item);
         put_next<K>(s, p, gate_of(a, p), 1);
@@ -174,7 +197,7 @@ __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid
     group_sync(group);
     while (item < items) {
         fetch_rhs<K>(a, s, buf);
-        const int next = find(a, item + step, step);
+        const int next = find<K, ALIKE>(a, group, ++turn);
         const lambda_of<K> lambda(a, s.at[buf].h);
         const bool slow = scan_gates(s, group);
         place p = {};

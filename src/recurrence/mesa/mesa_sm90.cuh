@@ -41,6 +41,7 @@ template <int K, bool WINDOW> constexpr int HELD = K / 8 - WAITING<K, WINDOW>;
 struct place {
     int64_t chunk, first;
     int h, rows;
+    bool empty; /* H is 0 there */
 };
 
 /* Shared memory of a warpgroup: the tiles of this chunk and of its next, with a window of this one alone. Tiles that wgmma reads begin on 1024 bytes
@@ -142,14 +143,12 @@ __device__ __forceinline__ int swizzled(int row, int column) { return row * 64 +
 __device__ __forceinline__ place place_of(const lnt_mesa_cg &a, int item)
 {
     const int4 at = a.table[item / a.Hv];
-    return { item / a.Hv, at.y, item % a.Hv, at.z };
+    return { item / a.Hv, at.y, item % a.Hv, at.z, a.empty && at.w == 0 };
 }
-/* The first item with rows of those from `item` in steps; the end when there is none. */
-__device__ __forceinline__ int find(const lnt_mesa_cg &a, int item, int step)
-{
-    while (item < (int)a.chunks * a.Hv && a.table[item / a.Hv].z <= 0) item += step;
-    return item;
-}
+/* Item `at` of the order in which warpgroups take them, turn by turn: a turn is dealt out block by block, the first group of each ahead of the second
+ * one, so that where not all have as many chunks, most blocks that have one more have it alone, which takes two thirds of two side by side. */
+__device__ __forceinline__ int dealt(int group, int groups, int turn) { return (turn * groups + group) * (int)gridDim.x + (int)blockIdx.x; }
+__device__ __forceinline__ bool has_rows(const lnt_mesa_cg &a, int item) { return a.table[item / a.Hv].z > 0; }
 
 /* Rows of one of `heads` keys or values, and a state [K,K] into tiles: zeros beyond the rows that are there. tid: thread(). */
 template <int K> __device__ __forceinline__ void fetch_rows(int tid, bf16 (*to)[C][64], const bf16 *from, int heads, int rows)
@@ -320,8 +319,8 @@ template <int K, bool READ, bool WINDOW> __device__ __forceinline__ const bf16 (
 
 /* w = e.(P H) + (P K^T.D.beta) K, of BORDER with the expiring keys, to be waited for; e is left to the caller when the gates are slow: all products
  * then add into one sum. READ: G and values for H and the second K, once the copies of the group are there.
- * A warp that puts products waits for room in front of the tensor cores: so most of P H is put between the blocks of keys. */
-template <int K, bool SLOW, bool READ = false, int W>
+ * A warp that puts products waits for room in front of the tensor cores: so most of P H is put between the blocks of keys. EMPTY: H is 0, and left out. */
+template <int K, bool SLOW, bool READ = false, bool EMPTY = false, int W>
 __device__ __forceinline__ void products(rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, int buf, int group = 0)
 {
     constexpr int ALL = K / 16, AHEAD = SLOW && W != BORDER && !READ ? ALL / 4 : ALL;
@@ -335,11 +334,13 @@ __device__ __forceinline__ void products(rows_of<K, W> &t, const shared_of<K, (W
         fence_async();
         group_sync(group);
     }
-    times_H<K, READ>(t, s, buf, 0, AHEAD);
-    wgmma_commit();
+    if constexpr (!EMPTY) {
+        times_H<K, READ>(t, s, buf, 0, AHEAD);
+        wgmma_commit();
+    }
     float4 strengths[2]; /* of this block of keys and the next */
     if constexpr (AHEAD < ALL) strengths[0] = strengths_of<K>(t, s, 0);
-    wgmma_wait<1>();
+    wgmma_wait<EMPTY ? 0 : 1>();
     wgmma_hold(pairs);
     if constexpr (W == BORDER) {
         uint32_t old[C / 4];
@@ -358,8 +359,8 @@ __device__ __forceinline__ void products(rows_of<K, W> &t, const shared_of<K, (W
             if (b + 1 < C / 16) strengths[(b + 1) % 2] = strengths_of<K>(t, s, b + 1);
             decayed<K, SLOW>(a, pairs, t, s, b, strengths[b % 2]);
             wgmma_fence();
-            times_rows<K>(t, a, s.Kc[buf], true, b, b + 1);
-            if (b + 1 < C / 16) times_H<K>(t, s, buf, AHEAD * (b + 1), AHEAD * (b + 2));
+            times_rows<K>(t, a, s.Kc[buf], !EMPTY, b, b + 1);
+            if (!EMPTY && b + 1 < C / 16) times_H<K>(t, s, buf, AHEAD * (b + 1), AHEAD * (b + 2));
             wgmma_commit();
         }
     } else {
@@ -379,10 +380,10 @@ __device__ __forceinline__ void products(rows_of<K, W> &t, const shared_of<K, (W
 }
 
 /* W = Op(P); P.W of the two rows. */
-template <int K, bool SLOW, int W>
+template <int K, bool SLOW, bool EMPTY = false, int W>
 __device__ __forceinline__ void apply(rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, int buf, float (&pw)[2])
 {
-    products<K, SLOW>(t, s, buf);
+    products<K, SLOW, false, EMPTY>(t, s, buf);
     /* what needs no product is read ahead of them, into some of the pairs' registers: all of lambda costs 2 % */
     constexpr int EARLY = K / 32;
     float4 early[EARLY];

@@ -358,10 +358,10 @@ template <int K, bool SLOW> __device__ __forceinline__ void take(const window_ca
 template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) slow_kernel(const __grid_constant__ window_call p)
 {
     extern __shared__ __align__(1024) char raw[];
-    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), step = (int)gridDim.x * GROUPS<K>, items = (int)p.cg.chunks * p.cg.Hv;
+    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0), items = (int)p.cg.chunks * p.cg.Hv;
     shared_of<K, true> &s = ((shared_of<K, true> *)raw)[group];
-    for (int item = find(p.cg, (int)blockIdx.x * GROUPS<K> + group, step); item < items; item = find(p.cg, item + step, step))
-        take<K, true>(p, s, item, group);
+    for (int turn = 0, item; (item = dealt(group, GROUPS<K>, turn)) < items; turn++)
+        if (has_rows(p.cg, item)) take<K, true>(p, s, item, group);
 }
 
 template <int K> __global__ void __launch_bounds__(GROUP * GROUPS<K>, 1) fast_kernel(const __grid_constant__ window_call p)
