@@ -77,7 +77,7 @@ def state_tracking():
         large = {} if task == "parity" else {"updates": 25000, "strings": 256}
         for seed in (1,) if large else (1, 2):
             for model, words in TRACKERS.items():
-                for rate in ("1e-3",) if large else ("1e-3", "5e-4"):
+                for rate in ("1e-3", "3e-3") if large else ("1e-3", "5e-4"):
                     yield Cell("state-tracking", {"task": task, "model": model, "rate": rate, "seed": seed, **large},
                                ["task", "mod-arith" if task == "brackets" else task, *words, *more, "--batch", large.get("strings", 64), "--steps",
                                 large.get("updates", 3000), "--learning-rate", rate, "--seed", seed, "--out", "{dir}"],

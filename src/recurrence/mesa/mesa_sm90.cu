@@ -158,8 +158,8 @@ __device__ __forceinline__ void work(const lnt_mesa_cg &a, shared_of<K, false> &
 /* Level steps of which none is drawn are the general solve's. */
 __device__ __forceinline__ bool left_to_the_other(const lnt_mesa_cg &a) { return a.drawn && a.solver == LNT_CG_LEVEL && *a.drawn == 0; }
 
-/* Where warpgroups do not have as many chunks, a few blocks can have two more than others have (32 heads of 8192 tokens on 132 multiprocessors: four
- * have 32 chunks, all others 31, the last one alone). ALIKE: the first chunks of the first sequence, whose H is 0 and which take three quarters of the
+/* Of the last turn a few blocks can have a chunk for both groups where others have one (32 heads of 8192 tokens on 132 multiprocessors: four have 32
+ * chunks, all others 31, the last one alone). ALIKE: the first chunks of the first sequence, whose H is 0 and which take three quarters of the
  * time, are the first 4 turns of so many blocks, which pays for that. */
 template <int K, bool ALIKE> __device__ __forceinline__ int dealt_of(const lnt_mesa_cg &a, int group, int turn)
 {
