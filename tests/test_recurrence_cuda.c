@@ -74,6 +74,7 @@ static const lnt_recur_case many_cases[] = {
     { "ttt_mlp", 2, { 40, 17 }, { { "H", 1 }, { "D", 64 }, { "F", 256 } }, .beta = 0.3, .states = true },
     { "ttt_mlp", 4, { 16, 0, 3, 130 }, { { "H", 2 }, { "D", 64 }, { "F", 256 } }, .beta = 0.3, .states = true, .option = { { "bias", 0 } } },
     { "ttt_mlp", 1, { 320 }, { { "H", 1 }, { "D", 64 }, { "F", 256 } }, .beta = 0.3, .states = true },
+    { "ttt_mlp", 1, { 295 }, { { "H", 2 }, { "D", 64 }, { "F", 256 } }, .beta = 0.3, .states = true, .option = { { "bias", 0 } } },
     { "ttt_mlp", 4, { 16, 16, 17, 16 }, { { "H", 2 }, { "D", 64 }, { "F", 256 } }, .beta = 0.3 }, /* more chains than the emulated GPU has places */
     { "ttt_linear", 4, { 16, 0, 3, 130 }, { { "H", 2 }, { "D", 128 } }, .beta = 0.5, .states = true, .option = { { "bias", 0 } } },
     { "ttt_linear", 1, { 640 }, { { "H", 1 }, { "D", 128 } }, .beta = 0.5, .states = true },

@@ -45,11 +45,14 @@ template <typename T, int LAYERS> __global__ __launch_bounds__(TTT_THREADS, 1) v
     }
 }
 
-/* By segments (ttt_segments.cuh): the first CTAs go over a run's chain each; they and the others then take what is left of segments. */
+/* By segments (ttt_segments.cuh): the first CTAs go over a run's chain each; they and the others then take what is left of segments. By both ends the
+ * chains' CTAs leave ahead of the way back, and that begins in their place. */
 template <int LAYERS, int D, int STEP> __global__ __launch_bounds__(TTT_THREADS, 1) void ttt_by_segments(const __grid_constant__ ttt_launch x)
 {
     extern __shared__ __align__(16) float memory[];
     constexpr bool BACK = STEP == STEP_BACK;
+    const bool both_ends = LAYERS == 2 && STEP != STEP_FORWARD && x.segments.both_ends;
+    if (STEP == STEP_AHEAD && both_ends) let_next();
     const int64_t who = ttt_next(x.segments.counters(BACK)), H = x.segments.H;
     if (who < x.chains) {
         ttt_head<bf16, LAYERS, D> head(x.a, x.s);
@@ -65,7 +68,9 @@ template <int LAYERS, int D, int STEP> __global__ __launch_bounds__(TTT_THREADS,
                     head.forward(false);
                 else
                     ttt_segments_ahead(head);
+                if (both_ends && threadIdx.x == 0) ttt_publish(x.segments.ended(h));
             } else {
+                if (both_ends) ttt_await(x.segments.ended(h));
                 head.begin_sums(x.sums + (i / H * x.a.H + h) * x.all, x.all);
                 for (int64_t n = x.a.sequences * (i / H) / x.parts; n < x.a.sequences * (i / H + 1) / x.parts; n++) {
                     head.begin(n, h);
@@ -74,7 +79,7 @@ template <int LAYERS, int D, int STEP> __global__ __launch_bounds__(TTT_THREADS,
             }
         }
     }
-    each_segment<BACK>(x.a, x.segments, [&](const ttt_segment &at) {
+    const auto rest = [&](const ttt_segment &at) {
         if constexpr (LAYERS == 2 && BACK)
             ttt_mlp_tiles_back(x.segments, at);
         else if constexpr (LAYERS == 2)
@@ -83,7 +88,12 @@ template <int LAYERS, int D, int STEP> __global__ __launch_bounds__(TTT_THREADS,
             ttt_tiles_back<D>(x.segments, at);
         else
             ttt_tiles_queries<D, STEP == STEP_AHEAD>(x.segments, at);
-    });
+    };
+    if (STEP == STEP_AHEAD && both_ends)
+        each_of_both_ends(x.a, x.segments, who < x.chains ? (int)who : -1, rest);
+    else
+        each_segment<BACK>(x.a, x.segments, rest);
+    if (BACK && both_ends) await_last(); /* or what follows could overtake the kernel ahead */
 }
 
 static __global__ void ttt_positions(float *to, const float *from, int64_t pieces, int64_t all, int64_t at, int m)
@@ -217,7 +227,10 @@ template <int LAYERS, int D, int STEP> static void put_step(const lnt_cuda *d, t
     auto *kernel = ttt_by_segments<LAYERS, D, STEP>;
     x.s = y.s, x.room = shared_room(y.s, level), x.chains = (int)ttt_ctas(pieces < ctas ? pieces : ctas), x.floats = y.floats;
     set_shared(d, kernel, shared, LAYERS == 2);
-    kernel<<<(unsigned)ctas, TTT_THREADS, shared, d->stream>>>(x);
+    if (STEP == STEP_BACK && x.segments.both_ends)
+        lnt_launch_with(d, kernel, (unsigned)ctas, TTT_THREADS, shared, 1, x);
+    else
+        kernel<<<(unsigned)ctas, TTT_THREADS, shared, d->stream>>>(x);
 }
 template <int LAYERS, int D> static void put_segments(const lnt_ttt_args *a, const lnt_cuda *d, bool back)
 {
@@ -230,12 +243,16 @@ template <int LAYERS, int D> static void put_segments(const lnt_ttt_args *a, con
     const size_t clear = ttt_segments_at(x.sums + (back ? y.parts * a->H * x.all : 0), back, a->sequences, &x.segments);
     for (int h0 = 0; h0 < a->H; h0 += most) {
         x.segments.h0 = h0, x.segments.H = a->H - h0 < most ? a->H - h0 : most;
+        /* one chain a head, and as many multiprocessors again for segments */
+        x.segments.both_ends = LAYERS == 2 && back && a->sequences == 1 && 2 * x.segments.H <= d->base.multiprocessors;
+        x.work = (float *)a->workspace;
         lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(x.segments.summed, 0, clear, d->stream));
         if (!back) {
             put_step<LAYERS, D, STEP_FORWARD>(d, x, ahead);
             continue;
         }
         put_step<LAYERS, D, STEP_AHEAD>(d, x, ahead);
+        x.work += ahead.ctas * ahead.floats; /* both may be running */
         put_step<LAYERS, D, STEP_BACK>(d, x, y);
         ttt_add_segments<<<(unsigned)lnt_div_up(x.segments.H * x.segments.sums, 128), 128, 0, d->stream>>>(x.sums, x.all, y.s.numbers, x.segments);
     }

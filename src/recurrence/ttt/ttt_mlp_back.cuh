@@ -26,6 +26,9 @@ struct alignas(16) ttt_mlp_chain_room {
     /* two columns a lane: the norm; gradients of the second layer's biases, in every warp, and of the norm, of a warp's tokens alone */
     float2 w[32], b[32], b2[TTT_THREADS], norm_w[TTT_THREADS], norm_b[TTT_THREADS];
     ttt_mlp_line line[TTT_THREADS];
+    /* the first warp's: flags of segments ahead, and from which one on they are done; here, as registers are short */
+    const unsigned *done;
+    int ready;
 };
 
 /* ---- operands -------------------------------------------------------------------------------------------------------------------------------- */
@@ -484,6 +487,14 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
     if (y.id < 32) room.w[y.id] = *(const float2 *)(x.norm.w + 2 * y.id), room.b[y.id] = *(const float2 *)(x.norm.b + 2 * y.id);
     room.norm_w[y.id] = room.norm_b[y.id] = make_float2(0.0f, 0.0f);
     mlp_back_state<false>(x, room, d);
+    const auto await_segment = [&](int last) { /* the first warp */
+        const int ready = ttt_await_row(room.done, s.H, last);
+        if (threadIdx.x == 0) room.ready = ready;
+    };
+    if (y.id == 0) room.done = s.done(slot, g.h), room.ready = 0;
+    __syncwarp();
+    if (s.both_ends && y.id < 32) await_segment((count - 1) / SEGMENT);
+    __syncthreads();
     const auto fetch = [&](int to, int back) { /* so many mini-batches in front of this one */
         const float *from = record - back * record_step + ttt_mlp_record::ROWS;
         fetch_rows<MLP_D, 3>(room.rows[to], { g.a.k, g.a.q, g.a.v }, t - back * TILE_TOKENS, g.a.H, g.h);
@@ -505,6 +516,7 @@ template <typename HEAD> __device__ __noinline__ void ttt_mlp_chain_back(HEAD &x
     const bf16 *behind = room.rows[0];
     for (int i = count - 1, now = 0; i >= 0; i--, now ^= 1, t -= TILE_TOKENS, record -= record_step) { /* from the run's first on */
         const bf16 *const K = room.rows[now], *const Q = K + ROWS, *const V = Q + ROWS;
+        if (threadIdx.x < 32 && i && i % SEGMENT == 0 && i / SEGMENT - 1 < room.ready) await_segment(i / SEGMENT - 1);
         steps.eta = room.eta[now], steps.rate = room.rate[now];
         {
             float du[4][4];

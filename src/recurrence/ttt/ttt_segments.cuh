@@ -17,10 +17,17 @@ struct ttt_segments {
     int64_t state, record, sums, start;         /* floats of a state, a record, a segment's sums, the state in front of a ragged mini-batch */
     int h0, H;                                  /* heads of a launch */
     float *kept[2], *recorded, *summed, *starts; /* states and, going back, their gradients; [2] of sums: of the sweep ahead and of the way back */
-    unsigned *flags;                            /* [2]: CTAs that began, tasks that were taken, [slots,H] segments that are ready */
+    unsigned *flags; /* [2]: CTAs that began, tasks that were taken, [slots,H] segments that are ready; back, those of the order by both ends */
+    bool both_ends;                             /* the way back begins while segments ahead are left (each_of_both_ends) */
     __host__ __device__ int64_t flag_count() const { return (slots * H + 2 + 3) / 4 * 4; }
+    __host__ __device__ int64_t order_count() const { return (slots * H + 3 * H + 3) / 4 * 4; }
     __device__ unsigned *counters(bool back) const { return flags + back * flag_count(); }
     __device__ unsigned *flag(bool back, int64_t slot, int h) const { return counters(back) + 2 + slot * H + h - h0; }
+    /* Of head h: segments taken from its first on and, in the upper half, from its last on; whether its chain ahead has ended; and whether a segment
+     * ahead is done. */
+    __device__ unsigned long long *taken(int h) const { return (unsigned long long *)(flags + 2 * flag_count()) + h - h0; }
+    __device__ unsigned *ended(int h) const { return flags + 2 * flag_count() + 2 * H + h - h0; }
+    __device__ unsigned *done(int64_t slot, int h) const { return flags + 2 * flag_count() + 3 * H + slot * H + h - h0; }
     __device__ float *state_of(bool back, int64_t slot, int h) const { return kept[back] + (slot * H + h - h0) * state; }
     __device__ float *sums_of(bool back, int64_t slot, int h) const { return summed + ((back * slots + slot) * H + h - h0) * sums; }
     __device__ float *record_of(int64_t n, int64_t t, int h) const { return recorded + ((t / TILE_TOKENS + n) * H + h - h0) * record; }
@@ -38,7 +45,7 @@ static inline int64_t ttt_segments_of(const lnt_ttt_args *a, bool back, int64_t 
     const auto floats = [&](int64_t H) {
         s->H = (int)H;
         const int64_t once = s->slots * H * state + s->records * H * record + s->flag_count();
-        return back ? once + s->slots * H * (state + 2 * sums) + a->sequences * H * start + s->flag_count() : once;
+        return back ? once + s->slots * H * (state + 2 * sums) + a->sequences * H * start + s->flag_count() + s->order_count() : once;
     };
     int64_t H = a->H;
     while (H > 1 && floats(H) > (int64_t)gigabytes << 28) H = (H + 1) / 2;
@@ -54,7 +61,7 @@ static inline size_t ttt_segments_at(float *p, bool back, int64_t sequences, ttt
     if (back) s->starts = p, p += sequences * s->H * s->start;
     s->summed = p;
     s->flags = (unsigned *)(p + sums);
-    return (size_t)(sums + (back ? 2 : 1) * s->flag_count()) * sizeof(float);
+    return (size_t)(sums + (back ? 2 * s->flag_count() + s->order_count() : s->flag_count())) * sizeof(float);
 }
 
 /* ---- order ------------------------------------------------------------------------------------------------------------------------------------ */
@@ -75,18 +82,31 @@ __device__ __forceinline__ void ttt_publish(unsigned *flag)
     __threadfence();
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(1u) : "memory");
 }
+__device__ __forceinline__ bool ttt_ready(const unsigned *flag)
+{
+    unsigned ready;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(ready) : "l"(flag) : "memory");
+    return ready != 0;
+}
 __device__ __forceinline__ void ttt_await(const unsigned *flag)
 {
     if (threadIdx.x == 0) {
-        unsigned ready;
-        for (;;) {
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(ready) : "l"(flag) : "memory");
-            if (ready) break;
-            __nanosleep(256);
-        }
+        while (!ttt_ready(flag)) __nanosleep(256);
         __threadfence();
     }
     __syncthreads();
+}
+/* A warp, for the CTA behind its next barrier: waits for flag `last` of those `step` apart, and returns the first one of a row up to it that is ready,
+ * of 32 (or one below 0), so that those need no asking. */
+__device__ __forceinline__ int ttt_await_row(const unsigned *flags, int64_t step, int last)
+{
+    const int at = last - (int)threadIdx.x % 32;
+    unsigned ready;
+    do ready = __ballot_sync(~0u, at < 0 || ttt_ready(flags + at * step));
+    while (!(ready & 1));
+    __threadfence();
+    __syncwarp();
+    return last + 1 - (~ready ? __ffs((int)~ready) - 1 : 32);
 }
 
 struct ttt_segment {
@@ -123,6 +143,37 @@ template <bool BACK, typename F> __device__ __forceinline__ void each_segment(co
         if (!at.count) continue;
         ttt_await(s.flag(BACK, slot, at.h));
         f(at);
+    }
+}
+
+/* Ahead of a way back that begins as soon as a chain has ended: a head's segments from its first on while its chain runs, then from its last on, which
+ * is what the way back begins with. own: the head whose chain the CTA has ended, of which it takes one and no more, or -1. f ends with a barrier. */
+template <typename F> __device__ __forceinline__ void each_of_both_ends(const lnt_ttt_args &a, const ttt_segments &s, int own, F f)
+{
+    __shared__ int64_t mine, from;
+    for (;;) {
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            const int64_t task = own < 0 ? atomicAdd(s.counters(false) + 1, 1u) : own;
+            mine = task, from = -1;
+            if (task < s.slots * s.H) {
+                const int h = s.h0 + (int)(task % s.H);
+                const bool ended = ttt_ready(s.ended(h));
+                const unsigned long long taken = atomicAdd(s.taken(h), ended ? 1ull << 32 : 1ull);
+                const int64_t first = (int64_t)(taken & 0xffffffffu), last = (int64_t)(taken >> 32);
+                if (first + last < s.slots) from = ended ? s.slots - 1 - last : first;
+            }
+        }
+        __syncthreads();
+        const int64_t task = mine, slot = from;
+        if (task >= s.slots * s.H || (own >= 0 && slot < 0)) return;
+        if (slot < 0) continue;
+        const ttt_segment at = segment_at(a, slot, s.h0 + (int)(task % s.H));
+        if (!at.count) continue;
+        ttt_await(s.flag(false, slot, at.h));
+        f(at);
+        if (threadIdx.x == 0) ttt_publish(s.done(slot, at.h));
+        if (own >= 0) return;
     }
 }
 
