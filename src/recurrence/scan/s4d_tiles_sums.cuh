@@ -24,6 +24,7 @@
 namespace {
 
 constexpr int SPAN = 2 * CHUNK, SPANS = TILE / SPAN; /* a tile's rows */
+constexpr int R_PITCH = 9, R_APART = 16 * R_PITCH + 8; /* in the end: the rows of eight that a lag has, of a lane each, lie in 32 banks */
 constexpr int SPAN_PITCH = SPAN + 8, SCRATCH_WORDS = 12;
 
 using span_tile = bf16[SPANS][SPAN_PITCH];
@@ -258,14 +259,15 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__
         for (int m = 0; m < MODES / 8; m++) s.across<true>(m, w, last);
     }
 
-    float *R = (float *)w.in[warp], *lags = R + SPAN / 8 * 16 * 8;
+    float *R = (float *)w.in[warp], *lags = R + SPAN / 8 * R_APART;
     number *numbers = (number *)(lags + SPAN);
+    static_assert((SPAN / 8 * R_APART + SPAN + 4 * MODES) * sizeof(float) <= sizeof(w.in[0]));
     const int lane = at.lane, r = lane / 4, c = lane % 4;
     __syncwarp();
 #pragma unroll
     for (int q = 0; q < SPAN / 8; q++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) R[(q * 16 + r + i / 2 * 8) * 8 + 2 * c + i % 2] = s.R[q][i];
+        for (int i = 0; i < 4; i++) R[q * R_APART + (r + i / 2 * 8) * R_PITCH + 2 * c + i % 2] = s.R[q][i];
 #pragma unroll
     for (int m = 0; m < MODES / 8; m++) {
         number x[2] = { s.of_K[m], s.of_A[m] };
@@ -281,9 +283,9 @@ __global__ __launch_bounds__(THREADS, 1) void tiles_sums(const __grid_constant__
         float lag = 0.f;
 #pragma unroll
         for (int j = 0; j < 8; j++) { /* rows of 8 of R, of do's place i % 16: of two q */
-            const int i = SPAN - 1 - l - j, at_i = i / 8 * 16 + i % 8;
-            if (i >= 0) lag += R[at_i * 8 + j];
-            if (i >= 8) lag += R[(at_i - 8) * 8 + j];
+            const int i = SPAN - 1 - l - j, at_i = i / 8 * R_APART + i % 8 * R_PITCH;
+            if (i >= 0) lag += R[at_i + j];
+            if (i >= 8) lag += R[at_i - R_APART + 8 * R_PITCH + j];
         }
         lags[l] = lag;
     }
