@@ -96,8 +96,8 @@ __device__ __forceinline__ void ttt_await(const unsigned *flag)
     }
     __syncthreads();
 }
-/* A warp, for the CTA behind its next barrier: waits for flag `last` of those `step` apart, and returns the first one of a row up to it that is ready,
- * of 32 (or one below 0), so that those need no asking. */
+/* A warp, for the CTA behind its next barrier: waits for flag `last` of those `step` apart, and returns the first one of a row of up to 32 ready ones
+ * that ends there (or one below 0): they need no asking any more. */
 __device__ __forceinline__ int ttt_await_row(const unsigned *flags, int64_t step, int last)
 {
     const int at = last - (int)threadIdx.x % 32;
@@ -146,8 +146,8 @@ template <bool BACK, typename F> __device__ __forceinline__ void each_segment(co
     }
 }
 
-/* Ahead of a way back that begins as soon as a chain has ended: a head's segments from its first on while its chain runs, then from its last on, which
- * is what the way back begins with. own: the head whose chain the CTA has ended, of which it takes one and no more, or -1. f ends with a barrier. */
+/* Ahead of a way back that begins as soon as a chain has ended: a head's segments from its first on while its chain runs, then from its last on, as
+ * the way back wants them. own: the head whose chain the CTA has ended, of which it takes one and no more, or -1. f ends with a barrier. */
 template <typename F> __device__ __forceinline__ void each_of_both_ends(const lnt_ttt_args &a, const ttt_segments &s, int own, F f)
 {
     __shared__ int64_t mine, from;
