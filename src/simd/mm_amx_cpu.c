@@ -143,9 +143,40 @@ static inline __attribute__((always_inline)) void turn_units(__m512i r[16], pair
     }
 }
 
+/* 32 rows of 8 numbers, transposed: a lane has the same four times 8 rows through all steps. */
+static inline void turn_columns(const lnt_bf16 *x, int64_t ld, lnt_bf16 *y, int64_t ldy)
+{
+    __m512i r[8], t[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(x + i * ld)));
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(x + (i + 8) * ld)), 1);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(x + (i + 16) * ld)), 2);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(x + (i + 24) * ld)), 3);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) t[i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]), t[4 + i] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) r[i] = _mm512_unpacklo_epi32(t[i], t[i + 1]), r[i + 1] = _mm512_unpackhi_epi32(t[i], t[i + 1]);
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) { /* columns 2c and 2c + 1 of rows 0 to 3 and 4 to 7 */
+        const int at = c / 2 * 4 + c % 2;
+        _mm512_storeu_si512(y + 2 * c * ldy, _mm512_unpacklo_epi64(r[at], r[at + 2]));
+        _mm512_storeu_si512(y + (2 * c + 1) * ldy, _mm512_unpackhi_epi64(r[at], r[at + 2]));
+    }
+}
+
 /* left_t by way of registers alone, where nobody wants the right form. */
 static void pack_left_t(int rows, int cols, const float *x, const lnt_bf16 *x16, int64_t ld, pair *y)
 {
+    if (x16 && rows % 32 == 0 && cols % 8 == 0) {
+        for (int j = 0; j < cols; j += 8)
+            for (int i = 0; i < rows; i += 32) {
+                if (j % 16 == 0) lnt_tiles_awake();
+                turn_columns(x16 + i * ld + j, ld, (lnt_bf16 *)y + j * rows + i, rows);
+            }
+        return;
+    }
     const int units = up(rows, 32) / 2, pairs = (rows + 1) / 2;
     for (int j = 0; j < cols; j += 16)
         for (int i = 0; i < units; i += 16) {

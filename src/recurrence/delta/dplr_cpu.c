@@ -60,6 +60,7 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
 #if defined(__AMX_BF16__)
     w->pairs16_t = lnt_carve_bytes(&c, e->bytes(rows, rows, LNT_LEFT_T));
     w->P = lnt_carve_floats(&c, C * K);
+    w->grads = lnt_carve_bytes(&c, (size_t)w->panels * sizeof *w->grads);
 #endif
     w->starts = lnt_carve_bytes(&c, (size_t)(chunks + 1) * e->kept_bytes(a->K, a->V));
     w->p = lnt_carve_floats(&c, chunks * L * V);

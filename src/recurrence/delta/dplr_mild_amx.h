@@ -27,14 +27,18 @@ static int64_t mild_row(int64_t i) { return i / BLOCK * PAIR + i % BLOCK; } /* o
 typedef struct {
     __m512 low, high;
 } line; /* 32 columns */
-INLINE line line_in(const lnt_bf16 *row) { return (line){ (__m512)v_load_bf16(row), (__m512)v_load_bf16(row + 16) }; }
+INLINE line line_in(const lnt_bf16 *row)
+{
+    const __m512i x = _mm512_loadu_si512(row);
+    return (line){ half_line(x, 0), half_line(x, 16) };
+}
 INLINE line line_of(const float *row) { return (line){ _mm512_loadu_ps(row), _mm512_loadu_ps(row + 16) }; }
 INLINE line line_set(float x) { return (line){ _mm512_set1_ps(x), _mm512_set1_ps(x) }; }
 INLINE line line_plus(line x, line y) { return (line){ _mm512_add_ps(x.low, y.low), _mm512_add_ps(x.high, y.high) }; }
 INLINE line line_times(line x, line y) { return (line){ _mm512_mul_ps(x.low, y.low), _mm512_mul_ps(x.high, y.high) }; }
 INLINE line line_more(line x, line y, line z) { return (line){ _mm512_fmadd_ps(x.low, y.low, z.low), _mm512_fmadd_ps(x.high, y.high, z.high) }; }
 INLINE line line_less(line x, line y, line z) { return (line){ _mm512_fnmadd_ps(x.low, y.low, z.low), _mm512_fnmadd_ps(x.high, y.high, z.high) }; }
-INLINE line line_inverse(line x) { return (line){ inverse(x.low), inverse(x.high) }; }
+INLINE line line_inverse(line x) { return (line){ short_inverse(x.low), short_inverse(x.high) }; }
 INLINE void line_put(lnt_bf16 *to, line x) { put_wide(to, x.low, x.high); }
 INLINE void line_store(float *to, line x)
 {
@@ -44,9 +48,9 @@ INLINE void line_store(float *to, line x)
 
 /* ---- front ----------------------------------------------------------------------------------------------------------------------------- */
 
-/* 32 columns of the stacks from `at` on, straight from the tensors, P and its last row; the next chunk's rows are asked for. False: a gate is not
- * mild. */
-INLINE bool mild_columns(bool with_q, bool back, work *w, lnt_rows c, int at)
+/* One or two lines of columns of the stacks from `at` on, straight from the tensors, P and its last row; the next chunk's rows are asked for. False: a
+ * gate is not mild. */
+INLINE bool mild_columns(int lines, bool with_q, bool back, work *w, lnt_rows c, int at)
 {
     const lnt_recur_args *a = w->a;
     const int64_t K = w->K, own = a->Hv * K, shared = a->Hq * K;
@@ -57,29 +61,44 @@ INLINE bool mild_columns(bool with_q, bool back, work *w, lnt_rows c, int at)
     const lnt_bf16 *q = (const lnt_bf16 *)a->q + first_shared, *k = (const lnt_bf16 *)a->k + first_shared;
     lnt_bf16 *reads = w->reads16 + at, *writes = w->writes16 + at;
     const line scale = line_set((float)a->scale);
-    line sum = line_set(0), P = line_set(1);
+    line sum[2] = { line_set(0), line_set(0) }, P[2] = { line_set(1), line_set(1) };
     for (int64_t i = 0; i < c.n; i++, g += own, read += own, write += own, q += shared, k += shared) {
         const int64_t row = mild_row(i) * K, second = row + BLOCK * K;
         if (i % 8 == 0) lnt_tiles_awake();
         if (i < c.next_n) {
-            __builtin_prefetch(g + next, 0, 2);
-            __builtin_prefetch(g + next + 16, 0, 2);
-            __builtin_prefetch(read + next, 0, 2);
-            __builtin_prefetch(write + next, 0, 2);
-            __builtin_prefetch(k + next_shared, 0, 2);
-            if (with_q) __builtin_prefetch(q + next_shared, 0, 2);
+            for (int l = 0; l < 2 * lines; l++) __builtin_prefetch(g + next + l * 16, 0, 2);
+            for (int l = 0; l < lines; l++) __builtin_prefetch(read + next + l * 32, 0, 2);
+            for (int l = 0; l < lines; l++) __builtin_prefetch(write + next + l * 32, 0, 2);
+            for (int l = 0; l < lines; l++) __builtin_prefetch(k + next_shared + l * 32, 0, 2);
+            for (int l = 0; l < lines && with_q; l++) __builtin_prefetch(q + next_shared + l * 32, 0, 2);
         }
-        line_put(reads + row, line_times(P, line_in(read)));
-        sum = line_plus(sum, line_of(g));
-        P = (line){ decay_in_range(sum.low), decay_in_range(sum.high) };
-        const line lift = line_inverse(P);
-        if (with_q) line_put(reads + second, line_times(line_times(scale, P), line_in(q)));
-        line_put(writes + row, line_times(lift, line_in(write)));
-        line_put(writes + second, line_times(lift, line_in(k)));
-        if (back) line_store(w->P + i * K + at, P);
+        for (int l = 0; l < lines; l++) {
+            const int64_t j = l * 32;
+            line_put(reads + row + j, line_times(P[l], line_in(read + j)));
+            sum[l] = line_plus(sum[l], line_of(g + j));
+            P[l] = (line){ short_decay(sum[l].low), short_decay(sum[l].high) };
+            const line lift = line_inverse(P[l]);
+            if (with_q) line_put(reads + second + j, line_times(line_times(scale, P[l]), line_in(q + j)));
+            line_put(writes + row + j, line_times(lift, line_in(write + j)));
+            line_put(writes + second + j, line_times(lift, line_in(k + j)));
+            if (back) line_store(w->P + i * K + at + j, P[l]);
+        }
     }
-    line_store(w->gk.end + at, P);
-    return _mm512_reduce_min_ps(_mm512_min_ps(sum.low, sum.high)) >= -MILD;
+    bool mild = true;
+    for (int l = 0; l < lines; l++) {
+        line_store(w->gk.end + at + l * 32, (line){ decay_in_range(sum[l].low), decay_in_range(sum[l].high) });
+        mild &= _mm512_reduce_min_ps(_mm512_min_ps(sum[l].low, sum[l].high)) >= -MILD;
+    }
+    return mild;
+}
+
+INLINE bool mild_stacks(bool with_q, bool back, work *w, lnt_rows c)
+{
+    bool mild = true;
+    int at = 0;
+    for (; at + 64 <= w->K; at += 64) mild &= mild_columns(2, with_q, back, w, c, at);
+    if (at < w->K) mild &= mild_columns(1, with_q, back, w, c, at);
+    return mild;
 }
 
 /* Rows behind the last token, of both kinds. */
@@ -124,8 +143,7 @@ static bool mild_front(work *w, lnt_rows c, bool with_q, bool back)
     const lnt_mm_engine *e = w->e;
     const int64_t K = w->K, L = w->m = mild_rows(c.n);
     if (!w->mild) return false;
-    bool mild = true;
-    for (int at = 0; at < K; at += 32) mild &= with_q ? mild_columns(true, back, w, c, at) : mild_columns(false, false, w, c, at);
+    const bool mild = back ? mild_stacks(true, true, w, c) : with_q ? mild_stacks(true, false, w, c) : mild_stacks(false, false, w, c);
     if (!mild) return false;
     mild_clear(w, c.n, w->reads16, K);
     mild_clear(w, c.n, w->writes16, K);
@@ -204,61 +222,73 @@ INLINE void mild_given(int64_t n, const lnt_bf16 *x, int64_t stride, int64_t ahe
     }
 }
 
-/* Panel p of u (back: d), block after block, in its right form and, where `left` [L,V] is, as rows; with `second` o (back: dV) on its way. */
-INLINE void mild_panel(bool back, bool second, work *w, lnt_rows c, int p, const lnt_operand *state, uint32_t *right, lnt_bf16 *left)
+/* One block's 32 columns of u (back: d), from column `at` on, in the right form `own` of their block of rows and, where `left` [L,V] is, as rows; with
+ * `second` o (back: dV) on its way. `state`: the right form of these columns of the state. */
+INLINE void mild_block(bool back, bool second, const work *w, lnt_rows c, int64_t r, int64_t at, const lnt_operand *state, uint32_t *right, lnt_bf16 *left)
 {
     const lnt_recur_args *a = w->a;
     const int64_t K = w->K, L = w->m, heads = (int64_t)a->Hv * a->V, block = L / 2 * 16, states = state->right.ld;
-    const lnt_bf16 *rows = back ? w->writes16 : w->reads16;
-    const int64_t at = c.first * heads + w->at->h * (int64_t)a->V + p * 32, ahead = (c.next - c.first) * heads;
-    const lnt_bf16 *given = (const lnt_bf16 *)(back ? a->do_ : a->v) + at;
+    const int64_t first = r / 2, n = c.n - first < BLOCK ? c.n - first : BLOCK, behind = r + PAIR;
+    const lnt_bf16 *given = (const lnt_bf16 *)(back ? a->do_ : a->v) + (c.first + first) * heads + w->at->h * (int64_t)a->V + at;
+    const lnt_bf16 *rows = (back ? w->writes16 : w->reads16) + r * K, *pairs = w->pairs16 + r * L;
+    uint32_t *own = right + r / 2 * 16;
+    lnt_bf16 *to = left ? left + r * w->V + at : NULL;
     _Alignas(64) float x[BLOCK * 32];
-    for (int64_t s = 0; s < L; s += PAIR) {
-        const int64_t r = back ? L - PAIR - s : s, first = r / 2, n = c.n - first < BLOCK ? c.n - first : BLOCK, behind = r + PAIR;
-        const lnt_bf16 *pairs = w->pairs16 + r * L, *others = back ? pairs + behind : pairs;
-        uint32_t *own = right + r / 2 * 16, *from = back ? right + behind / 2 * 16 : right;
-        lnt_bf16 *to = left ? left + r * w->V + p * 32 : NULL;
-        mild_given(n, given + first * heads, heads, ahead, c.next_n - first, to ? to + BLOCK * w->V : NULL, w->V, own + 8 * 16, block);
-        memset(own, 0, 8 * 16 * sizeof *own);
-        memset(own + block, 0, 8 * 16 * sizeof *own);
-        __asm__ volatile("" ::: "memory"); /* tile loads name no memory to the compiler */
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-        mild_steps(true, second, K / 32, rows + r * K, K, state->right.p, states);
-        mild_steps(true, second, (back ? L - behind : r) / 32, others, L, from, block);
-        mild_steps(true, false, 1, pairs + r, L, own, block);
-        _tile_stored(0, x, 128);
-        _tile_stored(1, x + 16, 128);
-        __asm__ volatile("" ::: "memory");
-        LNT_V(lnt_chunk_solve)(back, BLOCK, 32, w->solved + first * BLOCK, BLOCK, x, 32);
-        mild_right(x, own, block);
-        for (int i = 0; i < BLOCK && left; i++) line_put(to + i * w->V, line_of(x + i * 32));
-        if (!second) continue;
-        __asm__ volatile("" ::: "memory");
-        mild_steps(false, true, 1, pairs + r, L, own, block);
-        _tile_stored(2, x, 128);
-        _tile_stored(3, x + 16, 128);
-        __asm__ volatile("" ::: "memory");
-        columns_out((lnt_rows){ .first = c.first + first, .n = (int)n }, a->Hv, w->at->h, w->V, p * 32, x, back ? a->dv : a->o, NULL);
-    }
+    mild_given(n, given, heads, (c.next - c.first) * heads, c.next_n - first, to ? to + BLOCK * w->V : NULL, w->V, own + 8 * 16, block);
+    memset(own, 0, 8 * 16 * sizeof *own);
+    memset(own + block, 0, 8 * 16 * sizeof *own);
+    __asm__ volatile("" ::: "memory"); /* tile loads name no memory to the compiler */
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    mild_steps(true, second, K / 32, rows, K, state->right.p, states);
+    if (back)
+        mild_steps(true, second, (L - behind) / 32, pairs + behind, L, right + behind / 2 * 16, block);
+    else
+        mild_steps(true, second, r / 32, pairs, L, right, block);
+    mild_steps(true, false, 1, pairs + r, L, own, block);
+    _tile_stored(0, x, 128);
+    _tile_stored(1, x + 16, 128);
+    __asm__ volatile("" ::: "memory");
+    LNT_V(lnt_chunk_solve)(back, BLOCK, 32, w->solved + first * BLOCK, BLOCK, x, 32);
+    mild_right(x, own, block);
+    for (int i = 0; i < BLOCK && left; i++) line_put(to + i * w->V, line_of(x + i * 32));
+    if (!second) return;
+    __asm__ volatile("" ::: "memory");
+    mild_steps(false, true, 1, pairs + r, L, own, block);
+    _tile_stored(2, x, 128);
+    _tile_stored(3, x + 16, 128);
+    __asm__ volatile("" ::: "memory");
+    columns_out((lnt_rows){ .first = c.first + first, .n = (int)n }, a->Hv, w->at->h, w->V, at, x, back ? a->dv : a->o, NULL);
 }
 
-static lnt_operand right_of(const uint32_t *right, int64_t rows, int cols)
+/* All blocks by panels of the state, whose right forms [L,32] lie one behind the other; two at a time, for which a tensor's row is on one page and
+ * what is multiplied stays in L1. */
+INLINE void mild_walk(bool back, bool second, const work *w, lnt_rows c, const lnt_operand *state, uint32_t *right, lnt_bf16 *left)
 {
-    return (lnt_operand){ .rows = (int)rows, .cols = cols, .right = { right, rows / 2 * 16 } };
+    const int64_t L = w->m;
+    for (int first = 0; first < w->panels; first += 2)
+        for (int64_t s = 0; s < L; s += PAIR)
+            for (int p = first; p < first + 2 && p < w->panels; p++)
+                mild_block(back, second, w, c, back ? L - PAIR - s : s, p * 32, &state[p], right + p * L * 16, left);
+}
+
+/* S' = P_n . (S + writers^T u) */
+static void mild_update(const work *w, const uint32_t *right)
+{
+    for (int p = 0; p < w->panels; p++) {
+        const lnt_operand u = { .rows = w->m, .cols = 32, .right = { right + (int64_t)p * w->m * 16, w->m / 2 * 16 } };
+        w->e->update_before(w->gk.end, &w->writers, true, &u, false, &w->state[p]);
+    }
 }
 
 /* A chunk of mild gates; false, and nothing done, where they are not. */
 static bool mild_forward(work *w, lnt_rows c)
 {
     if (!mild_front(w, c, true, false)) return false;
-    for (int p = 0; p < w->panels; p++) {
-        mild_panel(false, true, w, c, p, &w->state[p], w->u_forms, NULL);
-        const lnt_operand u = right_of(w->u_forms, w->m, 32);
-        w->e->update_before(w->gk.end, &w->writers, true, &u, false, &w->state[p]);
-    }
+    mild_walk(false, true, w, c, w->state, w->u_forms, NULL);
+    mild_update(w, w->u_forms);
     return true;
 }
 
@@ -268,11 +298,8 @@ static bool mild_forward(work *w, lnt_rows c)
 static bool mild_sweep(work *w, lnt_rows c, int64_t i)
 {
     if (!mild_front(w, c, false, false)) return false;
-    for (int p = 0; p < w->panels; p++) {
-        mild_panel(false, false, w, c, p, &w->state[p], w->u_forms, (lnt_bf16 *)(w->p + i * w->L * w->V));
-        const lnt_operand u = right_of(w->u_forms, w->m, 32);
-        w->e->update_before(w->gk.end, &w->writers, true, &u, false, &w->state[p]);
-    }
+    mild_walk(false, false, w, c, w->state, w->u_forms, (lnt_bf16 *)(w->p + i * w->L * w->V));
+    mild_update(w, w->u_forms);
     return true;
 }
 
@@ -329,7 +356,7 @@ static void mild_rows_back(const work *w, lnt_rows c, int at)
     line P = line_of(w->P + (c.n - 1) * K + at);
     for (int64_t i = c.n - 1; i >= 0; i--) {
         const int64_t row = mild_row(i), second = row + BLOCK;
-        const line before = i ? line_of(w->P + (i - 1) * K + at) : line_set(1), back = line_inverse(P);
+        const line before = i ? line_of(w->P + (i - 1) * K + at) : line_set(1), lift = line_inverse(P);
         const line xa = line_of(X + row * 32), xq = line_of(X + second * 32), yb = line_of(Y + row * 32), yk = line_of(Y + second * 32);
         if (i % 8 == 0) lnt_tiles_awake();
         if (dg) {
@@ -345,16 +372,33 @@ static void mild_rows_back(const work *w, lnt_rows c, int at)
         }
         mild_put(&da, i, K, line_times(before, xa));
         mild_put(&dq, i, K, line_times(line_times(scale, P), xq));
-        mild_put(&db, i, K, line_times(back, yb));
-        mild_put(&dk, i, K, line_times(back, yk));
+        mild_put(&db, i, K, line_times(lift, yb));
+        mild_put(&dk, i, K, line_times(lift, yk));
         P = before;
     }
 }
 
-/* 32 columns of a right form. */
-static lnt_operand right_columns(const uint32_t *right, int64_t ld, int at)
+/* 32 columns, from `at` on, of X and of Y, block by block:  d S^T + D writers  and  u dS''^T + D^T readers. */
+static void mild_strips(const work *w, int at, const lnt_operand *start, const lnt_operand *grad, const lnt_operand *d, const lnt_operand *u,
+                        const lnt_operand *D)
 {
-    return (lnt_operand){ .cols = 32, .right = { right + at / 16 * ld, ld } };
+    const int64_t L = w->m;
+    const struct {
+        const uint32_t *p;
+        int64_t ld;
+    } from[4] = { { start->right_t.p, start->right_t.ld }, { w->writers.right.p, w->writers.right.ld },
+                  { grad->right_t.p, grad->right_t.ld }, { w->readers.right.p, w->readers.right.ld } };
+    lnt_operand right[4];
+    for (int i = 0; i < 4; i++) right[i] = (lnt_operand){ .cols = 32, .right = { from[i].p + at / 16 * from[i].ld, from[i].ld } };
+    const uint32_t *readers = right[3].right.p;
+    for (int64_t r = 0; r < L; r += PAIR) {
+        const lnt_bf16 *left = (const lnt_bf16 *)D->left.p + r * L, *left_t = (const lnt_bf16 *)D->left_t.p + r * L + r;
+        const lnt_operand x[2] = { w->e->view(d, (int)r, PAIR), { .rows = PAIR, .cols = (int)r + PAIR, .left = { left, L } } };
+        const lnt_operand y[2] = { w->e->view(u, (int)r, PAIR), { .rows = PAIR, .cols = (int)(L - r), .left = { left_t, L } } };
+        right[3].right.p = readers + r / 2 * 16;
+        w->e->multiply_row(NULL, 2, x, right, w->strips[0] + r * 32, 32);
+        w->e->multiply_row(NULL, 2, y, right + 2, w->strips[1] + r * 32, 32);
+    }
 }
 
 /* Chunk `index` with the state in front of it and, transposed, the one behind it. */
@@ -372,11 +416,11 @@ static bool mild_back(work *w, lnt_rows c, int64_t index, const lnt_operand *sta
     e->extend(&grad, LNT_RIGHT, w->dS_forms);
     lnt_bf16 *left = w->d_forms;
     uint32_t *right = (uint32_t *)(left + L * V);
-    for (int p = 0; p < V / 32; p++) {
-        lnt_operand panel = grad;
-        panel.right.p = (const uint32_t *)grad.right.p + 2 * p * grad.right.ld;
-        mild_panel(true, true, w, c, p, &panel, right + p * L * 16, left);
+    for (int p = 0; p < w->panels; p++) {
+        w->grads[p] = grad;
+        w->grads[p].right.p = (const uint32_t *)grad.right.p + 2 * p * grad.right.ld;
     }
+    mild_walk(true, true, w, c, w->grads, right, left);
 
     /* D, in place of pairs, and its transpose */
     const lnt_operand d = { .rows = rows, .cols = w->V, .left = { left, V }, .right = { right, L / 2 * 16 } };
@@ -387,20 +431,9 @@ static bool mild_back(work *w, lnt_rows c, int64_t index, const lnt_operand *sta
     lnt_operand D = { .rows = rows, .cols = rows, .left = { w->pairs16, L } };
     e->extend(&D, LNT_LEFT_T, w->pairs16_t);
 
-    /* X = d S^T + D writers, Y = u dS''^T + D^T readers and gradients */
     if (a->dgk) mild_last(w, end, &grad);
     for (int at = 0; at < w->K; at += 32) {
-        for (int64_t r = 0; r < L; r += PAIR) {
-            const lnt_bf16 *left_t = (const lnt_bf16 *)D.left_t.p + r * D.left_t.ld + r;
-            const lnt_operand x[2] = { e->view(&d, (int)r, PAIR), { .rows = PAIR, .cols = (int)r + PAIR, .left = { w->pairs16 + r * L, L } } };
-            const lnt_operand y[2] = { e->view(&u, (int)r, PAIR), { .rows = PAIR, .cols = (int)(L - r), .left = { left_t, D.left_t.ld } } };
-            const lnt_operand to_x[2] = { right_columns(start->right_t.p, start->right_t.ld, at),
-                                          right_columns(w->writers.right.p, w->writers.right.ld, at) };
-            const lnt_operand to_y[2] = { right_columns(grad.right_t.p, grad.right_t.ld, at),
-                                          right_columns((const uint32_t *)w->readers.right.p + r / 2 * 16, w->readers.right.ld, at) };
-            e->multiply_row(NULL, 2, x, to_x, w->strips[0] + r * 32, 32);
-            e->multiply_row(NULL, 2, y, to_y, w->strips[1] + r * 32, 32);
-        }
+        mild_strips(w, at, start, &grad, &d, &u, &D);
         mild_rows_back(w, c, at);
     }
     if (w->dq) put_shared(w->at, c, w->dread, a->dq, w->dq);

@@ -23,6 +23,7 @@ typedef struct {
 #if defined(__AMX_BF16__)
     lnt_vector_front front;                 /* of the chunk at hand */
     lnt_operand readers, writers, end;      /* [m,K] the stacks; [K,V] the state behind the chunk, transposed */
+    lnt_operand *grads;                     /* [panels] of dS'' */
     lnt_bf16 *pairs16, *pairs16_t;          /* [L,L] */
     float *solved, *P;                      /* [L/2,BLOCK] -A_ab of each block; [C,K] */
 #endif
