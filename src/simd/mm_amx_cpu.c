@@ -169,7 +169,7 @@ static inline void turn_columns(const lnt_bf16 *x, int64_t ld, lnt_bf16 *y, int6
 /* left_t by way of registers alone, where nobody wants the right form. */
 static void pack_left_t(int rows, int cols, const float *x, const lnt_bf16 *x16, int64_t ld, pair *y)
 {
-    if (x16 && rows % 32 == 0 && cols % 8 == 0) {
+    if (x16 && ld == cols && rows % 32 == 0 && cols % 8 == 0) { /* a tensor's rows would be on the same few sets of the L1 cache */
         for (int j = 0; j < cols; j += 8)
             for (int i = 0; i < rows; i += 32) {
                 if (j % 16 == 0) lnt_tiles_awake();

@@ -48,14 +48,6 @@ INLINE __m512 short_decay(__m512 g)
 }
 INLINE __m512 short_inverse(__m512 x) { return _mm512_rcp14_ps(x); }
 
-/* 16 of a row's 32 numbers, from `first` on: a word moves into the upper half of its unit. */
-INLINE __m512 half_line(__m512i row, int first)
-{
-    const __m512i upper =
-        _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7, 0, 6, 0, 5, 0, 4, 0, 3, 0, 2, 0, 1, 0, 0, 0);
-    return (__m512)_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, _mm512_add_epi16(upper, _mm512_set1_epi16((short)first)), row);
-}
-
 INLINE void put_wide(lnt_bf16 *to, __m512 low, __m512 high)
 {
     const __m512bh h = _mm512_cvtne2ps_pbh(high, low);

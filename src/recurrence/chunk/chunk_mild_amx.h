@@ -98,7 +98,7 @@ INLINE void mild_rows(int readers, int writers, const lnt_vector_front *f, const
             const __m512 b = _mm512_add_ps(_mm512_loadu_ps(run + c + 16), _mm512_loadu_ps(g + c + 16));
             _mm512_storeu_ps(run + c, a);
             _mm512_storeu_ps(run + c + 16, b);
-            const __m512 P = decay_in_range(a), Q = decay_in_range(b), p = inverse(P), q = inverse(Q);
+            const __m512 P = short_decay(a), Q = short_decay(b), p = short_inverse(P), q = short_inverse(Q);
             if (f->back) {
                 _mm512_storeu_ps(m->P + i * W + c, P);
                 _mm512_storeu_ps(m->P + i * W + c + 16, Q);

@@ -27,11 +27,7 @@ static int64_t mild_row(int64_t i) { return i / BLOCK * PAIR + i % BLOCK; } /* o
 typedef struct {
     __m512 low, high;
 } line; /* 32 columns */
-INLINE line line_in(const lnt_bf16 *row)
-{
-    const __m512i x = _mm512_loadu_si512(row);
-    return (line){ half_line(x, 0), half_line(x, 16) };
-}
+INLINE line line_in(const lnt_bf16 *row) { return (line){ (__m512)v_load_bf16(row), (__m512)v_load_bf16(row + 16) }; }
 INLINE line line_of(const float *row) { return (line){ _mm512_loadu_ps(row), _mm512_loadu_ps(row + 16) }; }
 INLINE line line_set(float x) { return (line){ _mm512_set1_ps(x), _mm512_set1_ps(x) }; }
 INLINE line line_plus(line x, line y) { return (line){ _mm512_add_ps(x.low, y.low), _mm512_add_ps(x.high, y.high) }; }
@@ -48,8 +44,8 @@ INLINE void line_store(float *to, line x)
 
 /* ---- front ----------------------------------------------------------------------------------------------------------------------------- */
 
-/* One or two lines of columns of the stacks from `at` on, straight from the tensors, P and its last row; the next chunk's rows are asked for. False: a
- * gate is not mild. */
+/* One or two lines of columns of the stacks from `at` on, straight from the tensors, P and its last row; the next chunk's rows are asked for. False:
+ * a gate is not mild. */
 INLINE bool mild_columns(int lines, bool with_q, bool back, work *w, lnt_rows c, int at)
 {
     const lnt_recur_args *a = w->a;
@@ -222,9 +218,10 @@ INLINE void mild_given(int64_t n, const lnt_bf16 *x, int64_t stride, int64_t ahe
     }
 }
 
-/* One block's 32 columns of u (back: d), from column `at` on, in the right form `own` of their block of rows and, where `left` [L,V] is, as rows; with
- * `second` o (back: dV) on its way. `state`: the right form of these columns of the state. */
-INLINE void mild_block(bool back, bool second, const work *w, lnt_rows c, int64_t r, int64_t at, const lnt_operand *state, uint32_t *right, lnt_bf16 *left)
+/* One block's 32 columns of u (back: d), from column `at` on, in their right form and, where `left` [L,V] is, as rows; with `second` o (back: dV) on
+ * its way. `state`: the right form of these columns of the state. */
+INLINE void mild_block(bool back, bool second, const work *w, lnt_rows c, int64_t r, int64_t at, const lnt_operand *state, uint32_t *right,
+                       lnt_bf16 *left)
 {
     const lnt_recur_args *a = w->a;
     const int64_t K = w->K, L = w->m, heads = (int64_t)a->Hv * a->V, block = L / 2 * 16, states = state->right.ld;
