@@ -143,9 +143,40 @@ static inline __attribute__((always_inline)) void turn_units(__m512i r[16], pair
     }
 }
 
+/* 32 rows of 8 numbers, transposed: a lane has the same four times 8 rows through all steps. */
+static inline void turn_columns(const lnt_bf16 *x, int64_t ld, lnt_bf16 *y, int64_t ldy)
+{
+    __m512i r[8], t[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(x + i * ld)));
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(x + (i + 8) * ld)), 1);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(x + (i + 16) * ld)), 2);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const void *)(x + (i + 24) * ld)), 3);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) t[i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]), t[4 + i] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) r[i] = _mm512_unpacklo_epi32(t[i], t[i + 1]), r[i + 1] = _mm512_unpackhi_epi32(t[i], t[i + 1]);
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) { /* columns 2c and 2c + 1 of rows 0 to 3 and 4 to 7 */
+        const int at = c / 2 * 4 + c % 2;
+        _mm512_storeu_si512(y + 2 * c * ldy, _mm512_unpacklo_epi64(r[at], r[at + 2]));
+        _mm512_storeu_si512(y + (2 * c + 1) * ldy, _mm512_unpackhi_epi64(r[at], r[at + 2]));
+    }
+}
+
 /* left_t by way of registers alone, where nobody wants the right form. */
 static void pack_left_t(int rows, int cols, const float *x, const lnt_bf16 *x16, int64_t ld, pair *y)
 {
+    if (x16 && ld == cols && rows % 32 == 0 && cols % 8 == 0) { /* a tensor's rows would be on the same few sets of the L1 cache */
+        for (int j = 0; j < cols; j += 8)
+            for (int i = 0; i < rows; i += 32) {
+                if (j % 16 == 0) lnt_tiles_awake();
+                turn_columns(x16 + i * ld + j, ld, (lnt_bf16 *)y + j * rows + i, rows);
+            }
+        return;
+    }
     const int units = up(rows, 32) / 2, pairs = (rows + 1) / 2;
     for (int j = 0; j < cols; j += 16)
         for (int i = 0; i < units; i += 16) {
@@ -308,8 +339,21 @@ static void blend(lnt_mm_mode mode, const float *scale, int64_t stride, int m, i
     }
 }
 
-/* The same with C(i,:) = scale[i stride] C(i,:) + t, with a factor for each column or with both, and C's right form kept in step: 8 pairs of rows at
- * `packed`. */
+/* The same with C(i,:) = scale[i] (C(i,:) + t) and C's right form kept in step: 8 pairs of rows at `packed`. */
+static void blend_before(const float *scale, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
+{
+    const __mmask16 mask = (__mmask16)((1u << n) - 1u);
+    for (int i = 0; i < m; i += 2, t += 32, c += 2 * ldc) {
+        __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (int r = 0; r < 2 && i + r < m; r++) {
+            sum[r] = _mm512_mul_ps(_mm512_set1_ps(scale[i + r]), _mm512_add_ps(_mm512_maskz_loadu_ps(mask, c + r * ldc), _mm512_load_ps(t + r * 16)));
+            _mm512_mask_storeu_ps(c + r * ldc, mask, sum[r]);
+        }
+        if (packed) _mm512_storeu_si512(packed + i / 2 * 16, interleaved(sum[0], sum[1]));
+    }
+}
+
+/* The same with C(i,:) = scale[i stride] C(i,:) + t, with a factor for each column or with both. */
 static void blend_state(const float *scale, int64_t stride, const float *columns, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
 {
     const __mmask16 mask = (__mmask16)((1u << n) - 1u);
@@ -346,8 +390,10 @@ static void blend_sum(const float *base, int m, int n, const float *t, float *c,
     }
 }
 
-/* What an update leaves beside C: factors of rows or columns, or with `sum` what stands beside C; forms, NULL where they are not wanted. */
+/* What an update leaves beside C: factors of rows, `before` what is written or not, or of columns, or with `sum` what stands beside C; forms, NULL
+ * where they are not wanted. */
 typedef struct {
+    bool before;
     const float *scale;
     int64_t scale_stride;
     const float *columns;
@@ -364,6 +410,8 @@ static void renew(const renewal *s, int i, int j, int m, int n, const float *t, 
     pair *right = s->right ? s->right + j / 16 * s->right_block + i / 2 * 16 : NULL;
     if (s->sum)
         blend_sum(s->base ? s->base + i * ldc + j : NULL, m, n, t, c, ldc, right, s->left ? s->left + i * s->left_ld + j : NULL, s->left_ld);
+    else if (s->before)
+        blend_before(s->scale + i, m, n, t, c, ldc, right);
     else
         blend_state(s->scale ? s->scale + i * s->scale_stride : NULL, s->scale_stride, s->columns ? s->columns + j : NULL, m, n, t, c, ldc, right);
 }
@@ -504,6 +552,13 @@ static void update(const float *scale, int64_t scale_stride, const lnt_operand *
           &(renewal){.scale = scale, .scale_stride = scale_stride, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
+static void update_before(const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
+{
+    s->left.p = s->left_t.p = s->right_t.p = NULL;
+    tiles(LNT_MM_SCALED, scale, 1, a, a_t, b, b_t, NULL, (float *)s->x, s->ld,
+          &(renewal){.before = true, .scale = scale, .right = (pair *)s->right.p, .right_block = s->right.ld});
+}
+
 static void update_columns(const float *rows, const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
@@ -584,7 +639,7 @@ static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
 const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, prepare_scaled, lay_out, append, view, multiply, multiply_row,
-    update, update_columns, update_sum, kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32, .chunk = 32,
-    .panel = 32};
+    update, update_columns, update_before, update_sum, kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32,
+    .chunk = 32, .panel = 32};
 
 #endif

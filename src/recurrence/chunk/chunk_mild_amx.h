@@ -14,14 +14,11 @@
 #ifndef LNT_CHUNK_MILD_AMX_H
 #define LNT_CHUNK_MILD_AMX_H
 
+#include "recurrence/chunk/chunk_factors_amx.h"
 #include "recurrence/chunk/chunk_triangle.h"
 #include "recurrence/chunk/chunk_vector.h"
 
 #if defined(__AMX_BF16__)
-#define INLINE static inline __attribute__((always_inline))
-
-/* 1e-28 to 1e28: 10^10 and more are left for rows on either side. */
-#define MILD 64.0f
 enum { MILD_ROWS = LNT_VECTOR_TILED, MILD_SIDES = 2, MILD_HEAD = 64 /* bytes: whether the chunk at hand is one */ };
 
 /* P, row sums so far; by side L, its forms, those of X; by pair of sides B, with its transpose, in float32 and bf16. */
@@ -55,39 +52,6 @@ static mild_rooms mild_at(const lnt_vector *v)
 }
 
 static bool is_mild(const lnt_vector *v) { return *(const int32_t *)v->tiled; }
-
-/* e^g of g from -87 to 87: 2^y = 2^floor(y) 2^r, r from 0 to 1, by a polynomial of degree 5 that is 1 where r is (8e-08 relative error), enough for
- * factors that bf16 rounds, and half the work of v_exp. */
-INLINE __m512 decay_in_range(__m512 g)
-{
-    const __m512 y = _mm512_mul_ps(g, _mm512_set1_ps(1.44269504f)), r = _mm512_reduce_ps(y, _MM_FROUND_TO_NEG_INF);
-    __m512 p = _mm512_set1_ps(0.00186713029f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.00901702975f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0557999136f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24016445f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.693151312f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, y);
-}
-
-/* The same of any g <= 0: 0 below the normal numbers. */
-INLINE __m512 decay(__m512 g)
-{
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(g, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ), decay_in_range(g));
-}
-
-/* 1/x by a step of Newton's from 14 bits. */
-INLINE __m512 inverse(__m512 x)
-{
-    const __m512 r = _mm512_rcp14_ps(x);
-    return _mm512_mul_ps(r, _mm512_fnmadd_ps(x, r, _mm512_set1_ps(2.0f)));
-}
-
-INLINE void put_wide(lnt_bf16 *to, __m512 low, __m512 high)
-{
-    const __m512bh h = _mm512_cvtne2ps_pbh(high, low);
-    memcpy(to, &h, sizeof h);
-}
 
 /* ---- front ----------------------------------------------------------------------------------------------------------------------------- */
 
@@ -134,7 +98,7 @@ INLINE void mild_rows(int readers, int writers, const lnt_vector_front *f, const
             const __m512 b = _mm512_add_ps(_mm512_loadu_ps(run + c + 16), _mm512_loadu_ps(g + c + 16));
             _mm512_storeu_ps(run + c, a);
             _mm512_storeu_ps(run + c + 16, b);
-            const __m512 P = decay_in_range(a), Q = decay_in_range(b), p = inverse(P), q = inverse(Q);
+            const __m512 P = short_decay(a), Q = short_decay(b), p = short_inverse(P), q = short_inverse(Q);
             if (f->back) {
                 _mm512_storeu_ps(m->P + i * W + c, P);
                 _mm512_storeu_ps(m->P + i * W + c + 16, Q);

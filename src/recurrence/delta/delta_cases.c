@@ -51,6 +51,7 @@ const lnt_recur_case lnt_delta_cases[] = {
     { "dplr", 2, { 300, 33 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.1 },
     { "dplr", 3, { 32, 31, 129 }, LNT_HEADS(1, 2, 128, 100), .gate = -0.05, .reset = 0.01, .states = true },
     { "dplr", 2, { 100, 47 }, LNT_HEADS(1, 2, 64, 64), .gate = -1.5, .states = true },
+    { "dplr", 2, { 161, 64 }, LNT_HEADS(1, 2, 96, 64), .gate = -3.2, .states = true },
     { "dplr", 1, { 0 }, LNT_HEADS(1, 1, 16, 16), .states = true },
     { 0 },
 };

@@ -8,7 +8,9 @@
  *
  * The pairs of all readers with all writers are one matrix: a's rows over q's, b's columns beside k's. */
 #include "recurrence/delta/dplr_work.h"
-#if !defined(__AMX_BF16__)
+#if defined(__AMX_BF16__)
+#include "recurrence/delta/dplr_mild_amx.h"
+#else
 #include "recurrence/delta/dplr_mild.h"
 #endif
 
@@ -20,11 +22,7 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     lnt_carve c = { base, 0 };
     const int64_t K = a->K, V = a->V, longest = a->longest;
     C = chunk_length(a, C);
-#if defined(__AMX_BF16__)
-    const int rows = stacked(e, C) + C;
-#else
     const int both = stacked(e, C) + C, rows = both > mild_rows(C) ? both : mild_rows(C);
-#endif
     const int64_t L = rows, chunks = (longest + C - 1) / C;
     *w = (work){ .a = a, .e = e, .C = C, .K = a->K, .V = a->V, .L = rows };
     w->width = a->V % e->panel ? a->V : e->panel;
@@ -32,6 +30,9 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->gk = LNT_V(lnt_vector_carve)(&c, e, C, a->K);
 #if defined(__AMX_BF16__)
     w->tiled = lnt_vector_is_tiled(C, a->K);
+    w->mild = w->tiled && w->width == 32;
+    w->pairs16 = lnt_carve_bytes(&c, e->bytes(rows, rows, LNT_LEFT));
+    w->solved = lnt_carve_floats(&c, (int64_t)rows / 2 * BLOCK);
 #endif
     float **const stack[] = { &w->read, &w->write, &w->reads, &w->writes };
     for (int i = 0; !w->tiled && i < 4; i++) *stack[i] = lnt_carve_floats(&c, L * K);
@@ -46,8 +47,8 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
 #if !defined(__AMX_BF16__)
     w->turned = lnt_carve_floats(&c, K * L);
 #endif
-    w->reads_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, LNT_LEFT | LNT_LEFT_T));
-    w->writes_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, LNT_LEFT | LNT_LEFT_T));
+    w->reads_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, LNT_LEFT_T | LNT_RIGHT_T));
+    w->writes_forms = lnt_carve_bytes(&c, e->bytes(rows, a->K, LNT_LEFT_T | LNT_RIGHT_T));
     w->a_forms = lnt_carve_bytes(&c, e->bytes(C, C, LNT_LEFT | LNT_LEFT_T));
     w->q_forms = lnt_carve_bytes(&c, e->bytes(C, rows, LNT_LEFT | LNT_LEFT_T));
     w->v_forms = lnt_carve_bytes(&c, e->bytes(C, a->V, LNT_RIGHT));
@@ -56,7 +57,12 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->state = lnt_carve_bytes(&c, (size_t)w->panels * sizeof *w->state);
     if (!backward) return c.used;
     for (int i = 0; w->tiled && i < 2; i++) w->strips[i] = lnt_carve_floats(&c, L * 32);
-    w->starts = lnt_carve_bytes(&c, (size_t)chunks * e->kept_bytes(a->K, a->V));
+#if defined(__AMX_BF16__)
+    w->pairs16_t = lnt_carve_bytes(&c, e->bytes(rows, rows, LNT_LEFT_T));
+    w->P = lnt_carve_floats(&c, C * K);
+    w->grads = lnt_carve_bytes(&c, (size_t)w->panels * sizeof *w->grads);
+#endif
+    w->starts = lnt_carve_bytes(&c, (size_t)(chunks + 1) * e->kept_bytes(a->K, a->V));
     w->p = lnt_carve_floats(&c, chunks * L * V);
     w->y = lnt_carve_floats(&c, L * V);
     w->d = lnt_carve_floats(&c, L * V);
@@ -80,7 +86,7 @@ static size_t carve(work *w, const lnt_recur_args *a, const lnt_mm_engine *e, in
     w->do_forms = lnt_carve_bytes(&c, e->bytes(C, a->V, LNT_RIGHT));
     w->dS_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT));
     w->dS_t_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT_T));
-    w->start_forms = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT_T));
+    for (int i = 0; i < 2; i++) w->start_forms[i] = lnt_carve_bytes(&c, e->bytes(a->K, a->V, LNT_RIGHT_T));
     return c.used;
 }
 
@@ -198,7 +204,9 @@ static void forward_chunk(work *w, lnt_rows c)
     const int width = w->width, heads = a->Hv * w->panels, head = w->at->h * w->panels;
     lnt_operand reads, writes;
     rows_ahead_out(a->o, a->dtype, c.first, c.n, a->Hv, w->at->h, w->V);
-#if !defined(__AMX_BF16__)
+#if defined(__AMX_BF16__)
+    if (mild_forward(w, c)) return;
+#else
     if (mild_front(w, c, true)) {
         ahead(w, c);
         key_ahead(w->at, c, a->q);
@@ -241,23 +249,32 @@ static void state_out(work *w, int64_t index)
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------------- */
 
+/* The state in front of chunk i, or behind all, put by. */
+static void keep_state(const work *w, int64_t i)
+{
+    for (int p = 0; p < w->panels; p++) w->e->keep(&w->state[p], p * w->width, w->V, w->starts + (size_t)i * w->e->kept_bytes(w->K, w->V));
+}
+
 /* Forward again, keeping the state at every chunk's start and P. */
 static void sweep_chunk(work *w, lnt_rows c, int64_t i, bool last)
 {
     const int64_t width = w->width;
     lnt_operand reads, writes;
-#if !defined(__AMX_BF16__)
+#if defined(__AMX_BF16__)
+    keep_state(w, i);
+    if (mild_sweep(w, c, i)) return;
+#else
     if (mild_front(w, c, false)) {
         ahead(w, c);
         mild_sweep(w, c, i, last);
         return;
     }
+    keep_state(w, i);
 #endif
     front(w, c, false, LNT_LEFT, LNT_LEFT_T, &reads, &writes);
     const lnt_operand ak = pairs_of_a(w, c.n, LNT_LEFT);
     ahead(w, c);
     for (int p = 0; p < w->panels; p++) {
-        w->e->keep(&w->state[p], p * w->width, w->V, w->starts + (size_t)i * w->e->kept_bytes(w->K, w->V));
         const lnt_operand u = solve_writes(w, c, p, &reads, &ak);
         float *P = w->p + i * w->L * w->V + p * width;
         for (int64_t r = 0; r < c.n; r++) memcpy(P + r * w->V, w->u + r * width, (size_t)width * sizeof *P);
@@ -391,6 +408,12 @@ static void results_ahead(const work *w, lnt_rows c)
     value_ahead(w->at, c, a->do_);
 }
 
+/* The state in front of chunk i, or behind all; two of them, one behind the other, are there at a time. */
+static lnt_operand kept_state(const work *w, int64_t i)
+{
+    return w->e->kept(LNT_RIGHT_T, w->K, w->V, w->starts + (size_t)i * w->e->kept_bytes(w->K, w->V), w->start_forms[i % 2]);
+}
+
 static void backward_chunk(work *w, lnt_rows c, int64_t index)
 {
     const lnt_recur_args *a = w->a;
@@ -398,12 +421,17 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
     const int64_t V = w->V;
     lnt_operand reads, writes;
     rows_ahead_out(a->dv, a->dtype, c.first, c.n, a->Hv, w->at->h, w->V);
-#if !defined(__AMX_BF16__)
+#if defined(__AMX_BF16__)
+    const lnt_operand end = w->end, S = w->end = kept_state(w, index);
+    if (mild_back(w, c, index, &S, &end)) return;
+    if (!w->grad.right.p) w->grad = e->prepare(LNT_RIGHT, w->K, w->V, w->dS, V, w->dS_forms);
+#else
     if (mild_front(w, c, true)) {
         results_ahead(w, c);
         mild_back(w, c, index);
         return;
     }
+    const lnt_operand S = kept_state(w, index);
 #endif
     front(w, c, true, LNT_LEFT_T, LNT_LEFT, &reads, &writes);
     const int64_t m = w->m;
@@ -421,7 +449,6 @@ static void backward_chunk(work *w, lnt_rows c, int64_t index)
     e->multiply(LNT_MM_SET, NULL, &d, false, &u, true, w->dpairs, w->L);
 
     /* [dA; dQ] = e.([dR; dO] S^T) and [dB; dK] = l.([P; V] dS'^T), and from pairs */
-    const lnt_operand S = e->kept(LNT_RIGHT_T, w->K, w->V, w->starts + (size_t)index * e->kept_bytes(w->K, w->V), w->start_forms);
 #if defined(__AMX_BF16__)
     if (w->tiled) tiled_gradients(w, c, &d, &u, &S);
 #endif
@@ -465,7 +492,11 @@ static void backward_head(const lnt_head *x, char *base)
     state_in(&w, x->index);
     get_state(x, w.dS, x->a->dsT, size);
     w.grad = w.e->prepare(LNT_RIGHT, w.K, w.V, w.dS, w.V, w.dS_forms);
-    for (int64_t i = 0; i < chunks; i++) sweep_chunk(&w, chunk_at(x, w.C, i, 1), i, i == chunks - 1);
+    for (int64_t i = 0; i < chunks; i++) sweep_chunk(&w, chunk_at(x, w.C, i, 1), i, i == chunks - 1 && !w.mild);
+#if defined(__AMX_BF16__)
+    keep_state(&w, chunks);
+    w.end = kept_state(&w, chunks);
+#endif
     for (int64_t i = chunks - 1; i >= 0; i--) backward_chunk(&w, chunk_at(x, w.C, i, -1), i);
     put_state(x, x->a->ds0, size, w.dS);
 }

@@ -1,0 +1,59 @@
+/* Factors of gates, rounded with the rows that they scale, for tiles. Only files of the variant that has tiles include this. */
+#ifndef LNT_CHUNK_FACTORS_AMX_H
+#define LNT_CHUNK_FACTORS_AMX_H
+
+#include "simd/mm.h"
+
+#if defined(__AMX_BF16__)
+#define INLINE static inline __attribute__((always_inline))
+
+/* Mild gates: what a chunk's sums reach at most, from either side of 0. 1e-28 to 1e28: 10^10 and more are left for rows on either side. */
+#define MILD 64.0f
+
+/* e^g of g from -87 to 87: 2^y = 2^floor(y) 2^r, r from 0 to 1, by a polynomial of degree 5 that is 1 where r is (8e-08 relative error), enough for
+ * factors that bf16 rounds, and half the work of v_exp. */
+INLINE __m512 decay_in_range(__m512 g)
+{
+    const __m512 y = _mm512_mul_ps(g, _mm512_set1_ps(1.44269504f)), r = _mm512_reduce_ps(y, _MM_FROUND_TO_NEG_INF);
+    __m512 p = _mm512_set1_ps(0.00186713029f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.00901702975f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0557999136f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24016445f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.693151312f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, y);
+}
+
+/* The same of any g <= 0: 0 below the normal numbers. */
+INLINE __m512 decay(__m512 g)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(g, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ), decay_in_range(g));
+}
+
+/* 1/x by a step of Newton's from 14 bits. */
+INLINE __m512 inverse(__m512 x)
+{
+    const __m512 r = _mm512_rcp14_ps(x);
+    return _mm512_mul_ps(r, _mm512_fnmadd_ps(x, r, _mm512_set1_ps(2.0f)));
+}
+
+/* Both for factors whose products bf16 rounds (2e-3): e^g within 9e-5 and 1/x within 6e-5, relative, 1 where g is 0 and x is 1. */
+INLINE __m512 short_decay(__m512 g)
+{
+    const __m512 y = _mm512_mul_ps(g, _mm512_set1_ps(1.44269504f)), r = _mm512_reduce_ps(y, _MM_FROUND_TO_NEG_INF);
+    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.0770675499f), r, _mm512_set1_ps(0.227644438f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.695116911f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, y);
+}
+INLINE __m512 short_inverse(__m512 x) { return _mm512_rcp14_ps(x); }
+
+INLINE void put_wide(lnt_bf16 *to, __m512 low, __m512 high)
+{
+    const __m512bh h = _mm512_cvtne2ps_pbh(high, low);
+    memcpy(to, &h, sizeof h);
+}
+
+#endif
+
+#endif
