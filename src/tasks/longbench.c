@@ -232,7 +232,7 @@ static linnet_status run(lnt_run *r)
 const lnt_task lnt_task_longbench = {
     .info = {"longbench", "LongBench: answers to long prompts in fourteen data sets",
              "FILE is the benchmark's own, JSON lines with dataset, context, input, answers and all_classes. score is the mean over examples of the "
-             "best over answers, times 100:\nF1 of words, ROUGE-L, the share of the right class, edit similarity.\n"
+             "best over answers, times 100: F1 of words, ROUGE-L, the share of the right class, edit similarity.\n"
              "Not as there: ROUGE-L is rouge-score's, edit similarity is by insertions and deletions, and without --prompts the prompts are "
              "linnet's own.",
              "Bai et al. 2023, LongBench, arXiv 2308.14508",
