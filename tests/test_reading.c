@@ -36,7 +36,7 @@ static void lines_are_read_or_named(void **state)
     lnt_lines l;
     json_t *line;
     const char *text;
-    assert_int_equal(lnt_lines_open(c, written("{\"a\": \"x\"}\n\n  \n{\"a\": 1}\n[1]\n"), &l), LINNET_OK);
+    assert_int_equal(lnt_lines_open(c, written("{\"a\": \"x\"}\n\n  \n{\"a\": 1}\n[1]\n{\"a\": }\n"), &l), LINNET_OK);
     assert_int_equal(lnt_lines_next(&l, &line), LINNET_OK);
     assert_int_equal(lnt_lines_text(&l, line, "a", &text), LINNET_OK);
     assert_string_equal(text, "x");
@@ -47,6 +47,8 @@ static void lines_are_read_or_named(void **state)
     json_decref(line);
     assert_int_equal(lnt_lines_next(&l, &line), LINNET_EFORMAT);
     assert_non_null(strstr(linnet_error_message(c), "line 5"));
+    assert_int_equal(lnt_lines_next(&l, &line), LINNET_EFORMAT);
+    assert_non_null(strstr(linnet_error_message(c), "malformed JSON at line 6, column 7"));
     assert_int_equal(lnt_lines_next(&l, &line), LINNET_OK);
     assert_null(line);
     lnt_lines_close(&l);

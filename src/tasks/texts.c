@@ -43,7 +43,7 @@ linnet_status lnt_lines_next(lnt_lines *l, json_t **out)
         l->at += n + (line[n] == '\n');
         l->line++;
         if (strspn(line, " \t\r") >= n) continue;
-        LNT_TRY(lnt_json_parse(l->c, l->path, line, n, out));
+        LNT_TRY(lnt_json_parse_line(l->c, l->path, l->line, line, n, out));
         if (json_is_object(*out)) return LINNET_OK;
         json_decref(*out);
         *out = NULL;
