@@ -315,6 +315,12 @@ static void perplexity_is_over_tokens(void **state)
     near("the same model's difference", number(&r, 0, "difference"), 0);
     drop(&r);
     run("ppl", file, NULL, (const char *const[]){"lengths=1.5"}, 1, LINNET_EINVAL);
+    const char *const most[] = {"lengths=17"}, *const more[] = {"lengths=18"}, *const cut[] = {"lengths=17", "tokens=16"};
+    r = run("ppl", written("A text to be read."), NULL, most, 1, LINNET_OK); /* 18 bytes, 17 of them predicted */
+    drop(&r);
+    run("ppl", path, NULL, more, 1, LINNET_EINVAL);
+    assert_non_null(strstr(linnet_error_message(c), "lengths has 18"));
+    run("ppl", path, NULL, cut, 2, LINNET_EINVAL);
     run("ppl", written("x"), NULL, NULL, 0, LINNET_EINVAL);
 }
 

@@ -344,7 +344,9 @@ static void empty_settings_are_refused(void **state)
 {
     (void)state;
     static const char *const bad[][4] = {{"word-problem", "limit is 1", "group=S3", "limit=1"}, {"word-problem", "swap", "group=A5", "variant=swaps"},
-                                         {"mod-arith", "mult is true", "brackets=false", "mult=true"}};
+                                         {"mod-arith", "mult is true", "brackets=false", "mult=true"},
+                                         {"word-problem", "at least 4", "variant=hard", "length=3"},
+                                         {"word-problem", "at least 4", "variant=hard", "test_length=3"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         lnt_arena arena = {0};
         lnt_source s = {.name = bad[i][0]};
