@@ -151,7 +151,7 @@ static linnet_status one(bench *b, const lnt_lines *l, const json_t *line)
     LNT_TRY(lnt_lines_text(l, line, "context", &context));
     LNT_TRY(lnt_lines_text(l, line, "input", &input));
     const int which = set_of(name);
-    if (which == SETS) return lnt_lines_bad(l, "\"dataset\" is none of the fourteen");
+    if (which == SETS) return lnt_lines_bad(l, "\"dataset\" is \"%.60s\", none of the fourteen", name);
     if (!json_array_size(json_object_get(line, "answers"))) return lnt_lines_bad(l, "\"answers\" is no list of texts");
     const char *template = b->prompts ? json_string_value(json_object_get(b->prompts, name)) : sets[which].prompt;
     if (!template) return lnt_fail(b->r->c, LINNET_EINVAL, "%s has no prompt for \"%s\"", o->prompts, name);

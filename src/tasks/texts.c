@@ -29,8 +29,13 @@ linnet_status lnt_lines_open(lnt_ctx *c, const char *path, lnt_lines *l)
     return LINNET_OK;
 }
 
-linnet_status lnt_lines_bad(const lnt_lines *l, const char *what)
+linnet_status lnt_lines_bad(const lnt_lines *l, const char *format, ...)
 {
+    char what[640];
+    va_list ap;
+    va_start(ap, format);
+    lnt_format_list(what, sizeof what, format, ap);
+    va_end(ap);
     return lnt_malformed(l->c, l->path, "line %lld: %s", (long long)l->line, what);
 }
 
