@@ -245,6 +245,7 @@ static void long_answers(void **state)
     near("from both ends", number(&r, 0, "score"), 100 * a);
     drop(&r);
     run("longbench", written("{\"dataset\": \"other\", \"context\": \"\", \"input\": \"\", \"answers\": [\"\"]}\n"), NULL, NULL, 0, LINNET_EFORMAT);
+    assert_non_null(strstr(linnet_error_message(c), "\"other\""));
 }
 
 static void windows_and_throughput(void **state)

@@ -263,6 +263,11 @@ def cost_of_reading(folder):
     assert once < twice <= 2 * once, (once, twice)
     said = linnet("task", "ppl", model(), text_file(), "--tokens", "64", "--lengths", "32", "--reference", model()).err
     assert "not as in the paper" in said and "tokens 64 (0)" in said and "reference" not in said, said
+    (folder / "pair.jsonl").write_text(json.dumps({"translation": {"fr": "un", "en": "one"}}) + "\n")
+    said = linnet("task", "translate", model(), folder / "pair.jsonl", "--source", "fr", "--target", "en", "--shots", "0", "--tokens", "2").err
+    assert "shots 0 (0,1,5,10,50)" in said and "source" not in said and "target" not in said, said
+    said = linnet("task", "choice", model(), folder / "two.jsonl", "--likelihoods", "true").err
+    assert "examples 500 (0)" in said and "likelihoods" not in said, said
     refused("task", "choice", model(), folder / "recall.jsonl", "--out", folder / "x", says=["recall.jsonl", "line 1"])
     assert not (folder / "x").exists()
     (folder / "mine").mkdir()
