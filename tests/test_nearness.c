@@ -302,6 +302,7 @@ int main(void)
         cmocka_unit_test(bleu_of_a_corpus), cmocka_unit_test(windows_say_local_or_global), cmocka_unit_test(answers_behind_examples),
         cmocka_unit_test(translations), cmocka_unit_test(long_answers), cmocka_unit_test(windows_and_throughput)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    static const char *const made[] = {"window-4/config.json", "window-4/model.safetensors", "window-4", "window-16/config.json", "window-16/model.safetensors", "window-16"};
+    static const char *const made[] = {"window-4/config.json", "window-4/model.safetensors", "window-4",
+                                       "window-16/config.json", "window-16/model.safetensors", "window-16"};
     return reading_close(k, made, sizeof made / sizeof *made, failed);
 }

@@ -485,7 +485,8 @@ int main(void)
     if (!reading_open(&k)) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_counted), cmocka_unit_test(lines_are_read_or_named), cmocka_unit_test(prompts_are_the_harness_s),
-        cmocka_unit_test(bad_questions_are_named), cmocka_unit_test(lambada_is_the_last_word), cmocka_unit_test(choices_are_by_likelihood), cmocka_unit_test(cloze_looks_for_the_value),
+        cmocka_unit_test(bad_questions_are_named),
+        cmocka_unit_test(lambada_is_the_last_word), cmocka_unit_test(choices_are_by_likelihood), cmocka_unit_test(cloze_looks_for_the_value),
         cmocka_unit_test(perplexity_is_over_tokens), cmocka_unit_test(needles_stand_in_their_hay), cmocka_unit_test(niah_fills_its_length),
         cmocka_unit_test(time_is_up)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

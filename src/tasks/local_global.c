@@ -50,7 +50,7 @@ static char *part(lnt_run *r, const char *list, int i, bool repeat)
 static linnet_status check_window(lnt_run *r, const linnet_model *m, const char *what, int64_t window)
 {
     for (int i = 0; i < (int)m->config->num_hidden_layers; i++) {
-        const int64_t has = lnt_config_window(m->config, i);
+        const int64_t has = lnt_config_window(m->config, i, "attention");
         char wanted[64] = "without a window", found[64] = "no softmax attention";
         if (has == window) continue;
         if (window) snprintf(wanted, sizeof wanted, "over %lld tokens", (long long)window);
