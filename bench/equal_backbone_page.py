@@ -279,6 +279,12 @@ def differences(r, novels, epochs, missing):
 """
 
 
+def spent(runs):
+    minutes = sum(x["seconds"] for x in runs) / 60
+    return (f"The {len(runs)} runs took {minutes:.1f} minutes of a GPU by their own clocks{', **more than the 25 of a page**' if minutes > 25 else ''}; "
+            "several shared a card.")
+
+
 def write_page(res, out, command):
     r, text = res.any, {part: sorted((res.folder / part).glob("*.txt")) for part in ("text", "held")}
     per_token = next((x["nats_per_token"] / math.log(2) / x["bits_per_byte"] for x in res.long.values()), 4)  # bytes of held-out text
@@ -299,6 +305,7 @@ Held-out loss at each position in windows of {res.window} tokens, every window f
 The comparison of the MesaNet paper (von Oswald et al. 2025, arXiv 2506.05233) at a small size: the same layer, text, order of the text and number of
 steps for every rule. Only the recurrence changes, and the learning rate is chosen for each. {r['parameters'] / 1e6:.0f}M parameters,
 {r['tokens'] / 1e6:.1f}M tokens ({epochs:.1f} epochs). `bench/equal_backbone.py`, {' and '.join(days)}, {r['machine']}, commit {commits}.
+{spent(res.runs)}
 
 ## Result
 

@@ -410,7 +410,7 @@ def run_cell(q, cell, device):
         cuts = [x.split(": ", 1)[1].replace(f"{a.out}/", "") for x in said if x.startswith("not as in the paper")]
         line = {"page": cell.page, "cell": cell.labels, "commands": shown, "device": device, "machine": a.machines[device], "commit": a.label,
                 "date": datetime.date.today().isoformat(), "seconds": round(time.time() - begin, 1),
-                "core_seconds": round(processors, 1), "at_a_time": a.cpu + a.cuda, "cuts": cuts, "rows": rows, "curves": curves}
+                "core_seconds": round(processors, 1), "at_a_time": a.cuda if device == "cuda" else a.cpu, "cuts": cuts, "rows": rows, "curves": curves}
         with q.lock, open(a.out / "cells.jsonl", "a", encoding="utf-8") as f:
             f.write(json.dumps(line) + "\n")
         if not a.keep:

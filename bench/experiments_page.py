@@ -201,7 +201,7 @@ def mad(c, out):
                 far.append(f"{NAMES[mixer]}, {k}: {values[i]:.1f} against {' and '.join(f'{p[i]:.1f}' for p in known)}")
     return "MAD", """\
 Six tasks (Poli et al. 2024, arXiv 2403.17844) at their baseline settings, macro-averaged accuracy in per cent; models of width 64, 1000
-updates of 32 examples; where there are runs at two learning rates, the better one. Published rows beneath ours: the DeltaNet paper's (arXiv 2406.06484), of the whole benchmark, and the MesaNet paper's (arXiv 2506.05233), where
+updates of 32 examples; the better one of two learning rates. Published rows beneath ours: the DeltaNet paper's (arXiv 2406.06484), of the whole benchmark, and the MesaNet paper's (arXiv 2506.05233), where
 in-context and noisy recall share a column.
 
 """ + table(["", *MAD_KINDS, "mean"], rows) + ("\nMore than five points from every published value: " + "; ".join(far) + ".\n" if far else "") + "\n"
@@ -390,7 +390,10 @@ def spent(c):
         minutes = sum(took(x) / 60 / (x.get("at_a_time", 1) if device == "cuda" else 1) for x in c.lines if x["device"] == device)
         if minutes:
             said.append(f"{minutes:.0f} minutes of {what}{f', **more than the {most} of a page**' if minutes > most else f' of {most}'}")
-    return f"Together {' and '.join(said)}" + (", where runs at the same time share one GPU's" if any(x["device"] == "cuda" for x in c.lines) else "") + "."
+    mixed = any(x["device"] == "cuda" and x.get("at_a_time", 1) > 1 and x["date"] <= "2026-11-28" for x in c.lines)
+    unknown = (" Up to 2026-11-28 runs on processors at the same time were counted among those that share it: how many were on the GPU, and so how much "
+               "more its minutes are, is not known.")
+    return f"Together {' and '.join(said)}" + (", where runs at the same time share one GPU's" if any(x["device"] == "cuda" for x in c.lines) else "") + "." + (unknown if mixed else "")
 
 
 def cuts_of(c, page):
@@ -402,6 +405,11 @@ def cuts_of(c, page):
 
 TEXTS = {"TEXT": "twelve books of Project Gutenberg", "HELD": "Great Expectations, held out", "NEEDLES": "100,000 documents with needles",
          "WORDS": "300 adjectives and 1,000 nouns"}
+
+
+# Of the pages whose examples are not a study's, which draws them from 12345: what else was drawn.
+SEEDS = {"niah": "; of the examples 42, of the documents to learn from 7",
+         **dict.fromkeys(("delta-ablations", "mesa-steps", "long-texts", "throughput", "chunk-or-token"), "")}
 
 
 def how(c, page):
@@ -419,7 +427,7 @@ def how(c, page):
     return (f"## How it was made\n\n`python3 bench/experiments.py --out WORK --pages {page}{' --books FOLDER' if files else ''}`, and this page "
             "`bench/experiments_page.py`, from the .jsonl file beside it, "
             f"which has the command of every run. The first:\n\n{example}\n\n" + (f"{'; '.join(files)}.\n\n" if files else "")
-            + f"Seed of the weights {', '.join(seeds)}; of the examples 12345.\n\n{runs}\n\n{spent(c)}\n"
+            + f"Seed of the weights {', '.join(seeds)}{SEEDS.get(page, '; of the examples 12345')}.\n\n{runs}\n\n{spent(c)}\n"
             + (f"\nCut against the papers' settings (theirs in brackets; with epochs 0 updates count):\n\n{cuts}\n" if cuts else ""))
 
 

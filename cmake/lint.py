@@ -43,6 +43,7 @@ MAY_NAME = [
     ("src/mixers/mesa_rule.h", "mesa", "the keys of the operator's node, for the two mixers that have them"),
     ("src/mixers/attention_rule.h", "attention", "the layer with its keys, for the mixers that have it"),
     ("src/tasks/mesa_", "mesa", "the files of one task, a look inside mesa layers"),
+    ("src/tasks/local_global.c", "attention", "its measure is by definition over windows of softmax attention"),
     ("cli/args.h", "gated_deltanet", "the command line's kind of layer where none is named"),
     ("cli/shared_args.c", "attention", "a pattern's model is named after its first kind of layer that is not attention"),
 ]

@@ -245,6 +245,7 @@ static void long_answers(void **state)
     near("from both ends", number(&r, 0, "score"), 100 * a);
     drop(&r);
     run("longbench", written("{\"dataset\": \"other\", \"context\": \"\", \"input\": \"\", \"answers\": [\"\"]}\n"), NULL, NULL, 0, LINNET_EFORMAT);
+    assert_non_null(strstr(linnet_error_message(c), "\"other\""));
 }
 
 static void windows_and_throughput(void **state)
@@ -253,10 +254,35 @@ static void windows_and_throughput(void **state)
     char windows[300];
     snprintf(windows, sizeof windows, "windows=4=%s/model,16=%s/model", folder, folder);
     const char *file = written("{\"prompt\": \"a\", \"choices\": [\"b\", \"c\"], \"answer\": 0}\n");
-    rows r = run("local-global", file, NULL, (const char *const[]){windows}, 1, LINNET_OK);
+    const char *const set[] = {windows};
+    run("local-global", file, NULL, set, 1, LINNET_EINVAL); /* no attention */
+    assert_non_null(strstr(linnet_error_message(c), "layer 0 of the model is no softmax attention"));
+    static const char *const spans[] = {"4", "16", "null"};
+    linnet_model *given = m, *all = NULL;
+    for (int i = 0; i < 3; i++) {
+        linnet_config *k;
+        assert_int_equal(linnet_config_create(c, "attention", &k), LINNET_OK);
+        static const char *const keys[][2] = {{"hidden_size", "32"}, {"num_hidden_layers", "2"}, {"num_heads", "2"}, {"vocab_size", "256"}};
+        for (size_t j = 0; j < sizeof keys / sizeof *keys; j++) assert_int_equal(linnet_config_set(c, k, keys[j][0], keys[j][1]), LINNET_OK);
+        assert_int_equal(linnet_config_set(c, k, "window_size", spans[i]), LINNET_OK);
+        linnet_model_destroy(all);
+        assert_int_equal(linnet_model_create(c, k, LINNET_F32, 5, &all), LINNET_OK);
+        linnet_config_destroy(k);
+        char place[128];
+        snprintf(place, sizeof place, "%s/window-%s", folder, spans[i]);
+        if (i < 2) assert_int_equal(linnet_model_save(c, all, place), LINNET_OK);
+    }
+    m = all;
+    snprintf(windows, sizeof windows, "windows=4=%s/window-4,16=%s/window-16", folder, folder);
+    rows r = run("local-global", file, NULL, set, 1, LINNET_OK);
     assert_true(number(&r, 0, "window_4") == number(&r, 0, "full") && number(&r, 0, "window_16") == number(&r, 0, "full"));
-    assert_string_equal(json_string_value(json_object_get(r.row[0], "kind")), "local"); /* the same model does not rise */
+    assert_string_equal(json_string_value(json_object_get(r.row[0], "kind")), "local"); /* one short question does not tell them apart */
     drop(&r);
+    snprintf(windows, sizeof windows, "windows=4=%s/window-4,8=%s/window-16", folder, folder);
+    run("local-global", file, NULL, set, 1, LINNET_EINVAL);
+    assert_non_null(strstr(linnet_error_message(c), "over 16 tokens, expected softmax attention over 8 tokens"));
+    linnet_model_destroy(all);
+    m = given;
     run("local-global", file, NULL, NULL, 0, LINNET_EINVAL);
     r = run("throughput", NULL, NULL, (const char *const[]){"lengths=32,600", "steps=3", "tokens=64"}, 3, LINNET_OK);
     assert_int_equal(r.n, 2);
@@ -276,5 +302,7 @@ int main(void)
         cmocka_unit_test(bleu_of_a_corpus), cmocka_unit_test(windows_say_local_or_global), cmocka_unit_test(answers_behind_examples),
         cmocka_unit_test(translations), cmocka_unit_test(long_answers), cmocka_unit_test(windows_and_throughput)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return reading_close(k, NULL, 0, failed);
+    static const char *const made[] = {"window-4/config.json", "window-4/model.safetensors", "window-4",
+                                       "window-16/config.json", "window-16/model.safetensors", "window-16"};
+    return reading_close(k, made, sizeof made / sizeof *made, failed);
 }

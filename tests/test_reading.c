@@ -36,7 +36,7 @@ static void lines_are_read_or_named(void **state)
     lnt_lines l;
     json_t *line;
     const char *text;
-    assert_int_equal(lnt_lines_open(c, written("{\"a\": \"x\"}\n\n  \n{\"a\": 1}\n[1]\n"), &l), LINNET_OK);
+    assert_int_equal(lnt_lines_open(c, written("{\"a\": \"x\"}\n\n  \n{\"a\": 1}\n[1]\n{\"a\": }\n"), &l), LINNET_OK);
     assert_int_equal(lnt_lines_next(&l, &line), LINNET_OK);
     assert_int_equal(lnt_lines_text(&l, line, "a", &text), LINNET_OK);
     assert_string_equal(text, "x");
@@ -47,6 +47,8 @@ static void lines_are_read_or_named(void **state)
     json_decref(line);
     assert_int_equal(lnt_lines_next(&l, &line), LINNET_EFORMAT);
     assert_non_null(strstr(linnet_error_message(c), "line 5"));
+    assert_int_equal(lnt_lines_next(&l, &line), LINNET_EFORMAT);
+    assert_non_null(strstr(linnet_error_message(c), "malformed JSON at line 6, column 7"));
     assert_int_equal(lnt_lines_next(&l, &line), LINNET_OK);
     assert_null(line);
     lnt_lines_close(&l);
@@ -121,6 +123,40 @@ static void prompts_are_the_harness_s(void **state)
             assert_int_equal(lnt_choice_read(&l, line, f, NULL, &arena, &q), LINNET_EFORMAT);
             json_decref(line);
         }
+        lnt_arena_free(&arena);
+    }
+}
+
+static void bad_questions_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        int format;
+        const char *line, *labels, *says;
+    } bad[] = {
+        {2, "{'activity_label': 'a', 'ctx_a': 'b', 'ctx_b': 'c', 'label': '1'}", NULL, "\"endings\" is missing"},
+        {8, "{'article': 'a', 'options': ['a', 'b'], 'answer': 'A'}", NULL, "\"question|questions|problems\" is missing"},
+        {1, "{'goal': 'G?', 'sol1': 'x', 'label': 0}", NULL, "\"sol2\" is missing"},
+        {1, "{'goal': 'G?', 'sol1': 'x', 'sol2': 'y'}", NULL, "\"label\" is missing"},
+        {1, "{'goal': 'G?', 'sol1': 'x', 'sol2': 'y'}", "7\n", "answer 7, expected 0 to 1"},
+        {1, "{'goal': 'G?', 'sol1': 'x', 'sol2': ''}", "1\n", "empty"},
+        {0, "{'prompt': 'P', 'choices': ['a'], 'answer': 0}", NULL, "1 choice, expected at least 2"},
+        {0, "{'prompt': 'P', 'choices': ['a', 'b'], 'answer': 7}", NULL, "\"answer\", is 7, none of the 2"},
+        {3, "{'sentence': 'no gap', 'option1': 'a', 'option2': 'b', 'answer': 1}", NULL, "form, of sentence"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        lnt_arena arena = {0};
+        lnt_question q;
+        const lnt_lines l = {.c = c, .path = "here", .line = 3};
+        char json[200];
+        snprintf(json, sizeof json, "%s", bad[i].line);
+        for (char *p = json; *p; p++)
+            if (*p == '\'') *p = '"';
+        json_t *line = json_loads(json, 0, NULL);
+        const char *labels = bad[i].labels;
+        assert_int_equal(lnt_choice_read(&l, line, bad[i].format, labels ? &labels : NULL, &arena, &q), LINNET_EFORMAT);
+        if (!strstr(linnet_error_message(c), bad[i].says)) fail_msg("%d: %s", (int)i, linnet_error_message(c));
+        json_decref(line);
         lnt_arena_free(&arena);
     }
 }
@@ -313,6 +349,12 @@ static void perplexity_is_over_tokens(void **state)
     near("the same model's difference", number(&r, 0, "difference"), 0);
     drop(&r);
     run("ppl", file, NULL, (const char *const[]){"lengths=1.5"}, 1, LINNET_EINVAL);
+    const char *const most[] = {"lengths=17"}, *const more[] = {"lengths=18"}, *const cut[] = {"lengths=17", "tokens=16"};
+    r = run("ppl", written("A text to be read."), NULL, most, 1, LINNET_OK); /* 18 bytes, 17 of them predicted */
+    drop(&r);
+    run("ppl", path, NULL, more, 1, LINNET_EINVAL);
+    assert_non_null(strstr(linnet_error_message(c), "lengths has 18"));
+    run("ppl", path, NULL, cut, 2, LINNET_EINVAL);
     run("ppl", written("x"), NULL, NULL, 0, LINNET_EINVAL);
 }
 
@@ -443,6 +485,7 @@ int main(void)
     if (!reading_open(&k)) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_counted), cmocka_unit_test(lines_are_read_or_named), cmocka_unit_test(prompts_are_the_harness_s),
+        cmocka_unit_test(bad_questions_are_named),
         cmocka_unit_test(lambada_is_the_last_word), cmocka_unit_test(choices_are_by_likelihood), cmocka_unit_test(cloze_looks_for_the_value),
         cmocka_unit_test(perplexity_is_over_tokens), cmocka_unit_test(needles_stand_in_their_hay), cmocka_unit_test(niah_fills_its_length),
         cmocka_unit_test(time_is_up)};

@@ -18,6 +18,7 @@ static void every_task_describes_itself(void **state)
         assert_ptr_equal(lnt_task_find(a->name), t);
         assert_ptr_equal(linnet_task_at(i), a);
         assert_true(*a->summary && *a->about && *a->paper && !strncmp(a->example, "linnet task ", 12) && strstr(a->example, a->name));
+        for (const char *end = a->about; (end = strchr(end, '\n')) != NULL; end++) assert_int_equal(end[-1], '.'); /* paragraphs are sentences */
         assert_true((a->kind == LINNET_TASK_TRAINS) == (a->size != NULL) && (a->kind == LINNET_TASK_TRAINS) == (t->source != NULL));
         assert_true(*a->files ? a->most_files != 0 : a->most_files == 0);
         for (int p = 0; p < 2; p++) assert_int_equal(lnt_task_values(c, t, p ? "paper" : "short", NULL, 0, &arena, &values), LINNET_OK);
@@ -343,7 +344,9 @@ static void empty_settings_are_refused(void **state)
 {
     (void)state;
     static const char *const bad[][4] = {{"word-problem", "limit is 1", "group=S3", "limit=1"}, {"word-problem", "swap", "group=A5", "variant=swaps"},
-                                         {"mod-arith", "mult is true", "brackets=false", "mult=true"}};
+                                         {"mod-arith", "mult is true", "brackets=false", "mult=true"},
+                                         {"word-problem", "at least 4", "variant=hard", "length=3"},
+                                         {"word-problem", "at least 4", "variant=hard", "test_length=3"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         lnt_arena arena = {0};
         lnt_source s = {.name = bad[i][0]};

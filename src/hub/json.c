@@ -20,12 +20,17 @@ linnet_status lnt_malformed(lnt_ctx *c, const char *path, const char *format, ..
 
 linnet_status lnt_json_parse(lnt_ctx *c, const char *path, const char *text, size_t bytes, json_t **out)
 {
+    return lnt_json_parse_line(c, path, 1, text, bytes, out);
+}
+
+linnet_status lnt_json_parse_line(lnt_ctx *c, const char *path, int64_t first, const char *text, size_t bytes, json_t **out)
+{
     json_error_t e;
     *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &e);
     if (*out) return LINNET_OK;
     /* jansson leaves the text empty where an allocation of its own fails. */
     if (!e.text[0] || json_error_code(&e) == json_error_out_of_memory) return lnt_fail_memory(c, bytes);
-    return lnt_malformed(c, path, "malformed JSON at line %d, column %d: %s", e.line, e.column, e.text);
+    return lnt_malformed(c, path, "malformed JSON at line %lld, column %d: %s", (long long)(first - 1 + e.line), e.column, e.text);
 }
 
 /* ---- Infinity and NaN: jansson has no such numbers, so they are strings behind a mark, a character that is for private use ---- */

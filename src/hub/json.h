@@ -8,7 +8,10 @@
 
 /* Parse `bytes` of `text`; `path` is for the message. `*out` is released with json_decref. */
 linnet_status lnt_json_parse(lnt_ctx *c, const char *path, const char *text, size_t bytes, json_t **out);
-/* The same of JSON as Python writes it: Infinity, -Infinity and NaN are numbers, for lnt_json_number, and lnt_json_text_python writes them back. */
+/* The same of a text that begins in line `first` of its file, for the message. */
+linnet_status lnt_json_parse_line(lnt_ctx *c, const char *path, int64_t first, const char *text, size_t bytes, json_t **out);
+/* lnt_json_parse of JSON as Python writes it: Infinity, -Infinity and NaN are numbers, for lnt_json_number, and lnt_json_text_python writes them
+ * back. */
 linnet_status lnt_json_parse_python(lnt_ctx *c, const char *path, const char *text, size_t bytes, json_t **out);
 /* A number, those three too; false: it is none. */
 bool lnt_json_number(const json_t *value, double *out);

@@ -175,6 +175,18 @@ static const lnt_option *window_key(const lnt_mixer *mixer, const char *word)
     return w->key ? lnt_option_find(&mixer->kind.options, w->key) : NULL;
 }
 
+int64_t lnt_config_window(const lnt_config *k, int layer, const char *word)
+{
+    const lnt_part *p = &k->mixers[k->mixer_of[layer]];
+    const lnt_mixer *mixer = mixer_of_part(p);
+    const lnt_option *variant = mixer->variant ? lnt_option_find(&mixer->kind.options, mixer->variant) : NULL;
+    char name[LNT_NAME];
+    if (variant) lnt_word_at(variant->words, *(const int *)((const char *)p->options + variant->offset), name, sizeof name);
+    else snprintf(name, sizeof name, "%s", mixer->kind.about.name);
+    const lnt_option *key = strcmp(name, word) != 0 ? NULL : window_key(mixer, variant ? word : NULL);
+    return key ? int_of(p, key->key, 0) : -1;
+}
+
 /* Whether a part is what a word and a window ask for. */
 static bool is_that(const lnt_part *p, const lnt_mixer *mixer, const lnt_option *variant, int word, const lnt_option *key, int64_t window)
 {

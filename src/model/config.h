@@ -62,6 +62,8 @@ linnet_status lnt_config_add_mixer(lnt_ctx *c, lnt_config *k, const lnt_mixer *m
 /* The part that a word of a list names, made where there is none: a label, a word of part 0's variant, a mixer. window: 0 for none, -1 for whatever
  * it has. */
 linnet_status lnt_config_mixer_named(lnt_ctx *c, lnt_config *k, const char *word, int64_t window, int *index);
+/* Tokens that a layer of a mixer or a mixer's variant named `word` sees, 0: all; -1: the layer is none, or knows no window. */
+int64_t lnt_config_window(const lnt_config *k, int layer, const char *word);
 /* Parts that no layer uses go; the first stays unless first_too. */
 void lnt_config_prune(lnt_config *k, bool first_too);
 bool lnt_config_uses(const lnt_config *k, int part);

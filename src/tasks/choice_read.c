@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hub/json.h"
 #include "tasks/choice.h"
 
 enum { PLAIN, PIQA, HELLASWAG, WINOGRANDE, ARC, OPENBOOKQA, SOCIAL_IQA, BOOLQ, RACE, STORYCLOZE, MMLU };
@@ -255,6 +256,50 @@ static void read_fields(const json_t *line, int format, lnt_arena *arena, lnt_qu
     }
 }
 
+/* What a format reads, "a|b" where one of them will do, its answer last. */
+static const char *const fields[] = {
+    [PLAIN] = "prompt choices answer",
+    [PIQA] = "goal sol1 sol2 label",
+    [HELLASWAG] = "activity_label ctx_a ctx_b endings label",
+    [WINOGRANDE] = "sentence option1 option2 answer",
+    [ARC] = "question|question_stem choices|question answerKey",
+    [OPENBOOKQA] = "question|question_stem choices|question answerKey",
+    [SOCIAL_IQA] = "context question answerA answerB answerC label",
+    [BOOLQ] = "passage question label|answer",
+    [RACE] = "article question|questions|problems options|problems answer|answers|problems",
+    [STORYCLOZE] = "input_sentence_1 input_sentence_2 input_sentence_3 input_sentence_4 sentence_quiz1 sentence_quiz2 answer_right_ending",
+    [MMLU] = "question choices answer",
+};
+
+/* The value of one of "a|b"; NULL: none is there. */
+static const json_t *one_of(const json_t *line, const char *names)
+{
+    char name[48];
+    for (size_t n; *names; names += n + (names[n] == '|')) {
+        n = strcspn(names, "|");
+        snprintf(name, sizeof name, "%.*s", (int)n, names);
+        if (json_object_get(line, name)) return json_object_get(line, name);
+    }
+    return NULL;
+}
+
+/* The question has no two choices or no answer among them: why. */
+static linnet_status what_is_wrong(const lnt_lines *l, const json_t *line, int format, bool labels, const lnt_question *q)
+{
+    char name[96], value[64];
+    bool whole = q->n > 1;
+    int i = 0;
+    for (; lnt_word_at(fields[format], i, name, sizeof name)[0]; i++) /* the answer may stand in the labels */
+        if (!one_of(line, name) && (!labels || lnt_word_at(fields[format], i + 1, value, sizeof value)[0]))
+            return lnt_lines_bad(l, "\"%s\" is missing, expected %s", name, fields[format]);
+    for (int k = 0; k < q->n; k++) whole = whole && q->context[k] && q->choice[k] && *q->choice[k];
+    if (q->n == 1) return lnt_lines_bad(l, "1 choice, expected at least 2");
+    if (!whole) return lnt_lines_bad(l, "a field is empty or of another type or form, of %s", fields[format]);
+    if (labels) return lnt_lines_bad(l, "its label is answer %d, expected 0 to %d", q->answer, q->n - 1);
+    lnt_word_at(fields[format], i - 1, name, sizeof name);
+    return lnt_lines_bad(l, "its answer, \"%s\", is %s, none of the %d choices", name, lnt_json_show(one_of(line, name), value, sizeof value), q->n);
+}
+
 linnet_status lnt_choice_read(const lnt_lines *l, const json_t *line, int format, const char **labels, lnt_arena *arena, lnt_question *q)
 {
     *q = (lnt_question){.answer = -1};
@@ -266,8 +311,7 @@ linnet_status lnt_choice_read(const lnt_lines *l, const json_t *line, int format
         q->answer = (int)x;
         *labels = end;
     }
-    for (int i = 0; i < q->n; i++)
-        if (!q->context[i] || !q->choice[i] || !*q->choice[i]) return lnt_lines_bad(l, "a field of the format is missing");
-    if (q->n < 2) return lnt_lines_bad(l, "expected at least two choices");
-    return q->answer >= 0 && q->answer < q->n ? LINNET_OK : lnt_lines_bad(l, "its answer is none of the choices");
+    bool right = q->n > 1 && q->answer >= 0 && q->answer < q->n;
+    for (int i = 0; i < q->n; i++) right = right && q->context[i] && q->choice[i] && *q->choice[i];
+    return right ? LINNET_OK : what_is_wrong(l, line, format, labels != NULL, q);
 }

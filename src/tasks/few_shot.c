@@ -185,7 +185,7 @@ static linnet_status run(lnt_run *r)
 const lnt_task lnt_task_few_shot = {
     .info = {"few-shot", "answers after 0 to 100 examples: word scrambling",
              "FILE has JSON lines {\"context\": ..., \"completion\": ...}. Examples of the same file, drawn anew for every question and draw, stand "
-             "before the question as they are;\nacc is the share of answers whose every token is the model's own choice, the mean over the draws, "
+             "before the question as they are; acc is the share of answers whose every token is the model's own choice, the mean over the draws, "
              "with their deviation.",
              "Brown et al. 2020, arXiv 2005.14165; von Oswald et al. 2025, arXiv 2506.05233",
              "linnet task few-shot model/ cycle_letters_in_word.jsonl", LINNET_TASK_READS, 1, -1, "FILE...", NULL},

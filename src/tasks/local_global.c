@@ -1,6 +1,7 @@
 /* Which tasks need what stands far back (von Oswald et al., MesaNet, arXiv 2506.05233): a task is global when its score rises with the window of
  * softmax attention and no model of a window up to 64 is better than the full one; otherwise it is local. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tasks/choice.h"
@@ -45,9 +46,25 @@ static char *part(lnt_run *r, const char *list, int i, bool repeat)
     return lnt_arena_printf(r->arena, "%.*s", (int)strcspn(list, ","), list);
 }
 
+/* Whether every layer is softmax attention over `window` tokens, 0: over all; `what` names the model. */
+static linnet_status check_window(lnt_run *r, const linnet_model *m, const char *what, int64_t window)
+{
+    for (int i = 0; i < (int)m->config->num_hidden_layers; i++) {
+        const int64_t has = lnt_config_window(m->config, i, "attention");
+        char wanted[64] = "without a window", found[64] = "no softmax attention";
+        if (has == window) continue;
+        if (window) snprintf(wanted, sizeof wanted, "over %lld tokens", (long long)window);
+        if (has > 0) snprintf(found, sizeof found, "softmax attention over %lld tokens", (long long)has);
+        else if (!has) snprintf(found, sizeof found, "softmax attention without a window");
+        return lnt_fail(r->c, LINNET_EINVAL, "layer %d of %s is %s, expected softmax attention %s", i, what, found, wanted);
+    }
+    return LINNET_OK;
+}
+
 static linnet_status open_windows(lnt_run *r, windowed *w, int *n)
 {
     const options *o = r->values;
+    LNT_TRY(check_window(r, r->o->model, "the model", 0));
     for (*n = 0; *n < MOST_MODELS;) {
         char *text = part(r, o->windows, *n, false), *folder = text ? strchr(text, '=') : NULL;
         double window = 0;
@@ -62,6 +79,7 @@ static linnet_status open_windows(lnt_run *r, windowed *w, int *n)
         LNT_TRY(linnet_model_load(r->c, folder, r->o->model->dtype, &w[*n].m));
         const linnet_model *m = w[(*n)++].m;
         LNT_TRY(lnt_model_check_next(r->c, m));
+        LNT_TRY(check_window(r, m, folder, (int64_t)window));
         if (linnet_tokenizer_vocabulary(r->o->tokenizer) > m->config->vocab_size)
             return lnt_fail(r->c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model in %s knows %lld",
                             (long long)linnet_tokenizer_vocabulary(r->o->tokenizer), folder, (long long)m->config->vocab_size);
@@ -128,7 +146,7 @@ static linnet_status run(lnt_run *r)
 const lnt_task lnt_task_local_global = {
     .info = {"local-global", "which tasks need what stands far back",
              "FILE is a file of the task choice; MODEL has no window, --windows names models that differ from it by theirs alone. kind is global "
-             "when the score rises with the window\nand no window up to 64 beats the full model, else local.",
+             "when the score rises with the window and no window up to 64 beats the full model, else local.",
              "von Oswald et al. 2025, arXiv 2506.05233",
              "linnet task local-global full/ arc.jsonl --formats arc --windows 4=swa4,16=swa16,64=swa64",
              LINNET_TASK_READS, 1, MOST_FILES, "FILE...", NULL},

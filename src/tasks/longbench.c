@@ -151,7 +151,7 @@ static linnet_status one(bench *b, const lnt_lines *l, const json_t *line)
     LNT_TRY(lnt_lines_text(l, line, "context", &context));
     LNT_TRY(lnt_lines_text(l, line, "input", &input));
     const int which = set_of(name);
-    if (which == SETS) return lnt_lines_bad(l, "\"dataset\" is none of the fourteen");
+    if (which == SETS) return lnt_lines_bad(l, "\"dataset\" is \"%.60s\", none of the fourteen", name);
     if (!json_array_size(json_object_get(line, "answers"))) return lnt_lines_bad(l, "\"answers\" is no list of texts");
     const char *template = b->prompts ? json_string_value(json_object_get(b->prompts, name)) : sets[which].prompt;
     if (!template) return lnt_fail(b->r->c, LINNET_EINVAL, "%s has no prompt for \"%s\"", o->prompts, name);
@@ -232,7 +232,7 @@ static linnet_status run(lnt_run *r)
 const lnt_task lnt_task_longbench = {
     .info = {"longbench", "LongBench: answers to long prompts in fourteen data sets",
              "FILE is the benchmark's own, JSON lines with dataset, context, input, answers and all_classes. score is the mean over examples of the "
-             "best over answers, times 100:\nF1 of words, ROUGE-L, the share of the right class, edit similarity.\n"
+             "best over answers, times 100: F1 of words, ROUGE-L, the share of the right class, edit similarity.\n"
              "Not as there: ROUGE-L is rouge-score's, edit similarity is by insertions and deletions, and without --prompts the prompts are "
              "linnet's own.",
              "Bai et al. 2023, LongBench, arXiv 2308.14508",

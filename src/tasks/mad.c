@@ -383,6 +383,22 @@ static linnet_status source(lnt_ctx *c, const void *values, lnt_arena *arena, ln
     return open_setting(c, &q[0], arena, s);
 }
 
+/* Keys that this choice of tasks and settings leaves alone. */
+static linnet_status check_given(const lnt_run *r)
+{
+    const options *o = r->values;
+    static const char *const of_setting[] = {"vocabulary", "length", "copy", "noise_vocabulary", "noise", "train"};
+    for (size_t i = 0; i < sizeof of_setting / sizeof *of_setting && o->settings != 0; i++)
+        LNT_TRY(lnt_run_unread(r, of_setting[i], "settings=own reads it, the benchmark's settings have their own"));
+    if (o->kind != KINDS && o->kind != COPYING) LNT_TRY(lnt_run_unread(r, "copy", "it is of kind=copying"));
+    if (o->kind != KINDS && o->kind != IN_CONTEXT && o->kind != NOISY) {
+        LNT_TRY(lnt_run_unread(r, "noise_vocabulary", "it is of kind=in-context and kind=noisy"));
+        LNT_TRY(lnt_run_unread(r, "noise", "it is of kind=in-context and kind=noisy"));
+    }
+    LNT_TRY(lnt_run_unread(r, "examples", "train says how many there are to learn from"));
+    return lnt_run_unread(r, "weight_decay", "decays has it");
+}
+
 /* The best macro accuracy under any weight decay; `at` counts the pieces of the run that are done. */
 static linnet_status run_setting(lnt_run *r, const setting *q, const double *decay, int n_decays, int *at, int parts, double *macro, double *micro)
 {
@@ -423,6 +439,7 @@ static linnet_status run(lnt_run *r)
     double decay[LNT_RATES], macro_sum = 0, micro_sum = 0;
     int n[KINDS] = {0}, n_decays, parts = 0, at = 0, kinds = 0;
     char word[24];
+    LNT_TRY(check_given(r));
     LNT_TRY(lnt_task_numbers(r->c, "decays", o->decays ? o->decays : "", 0, 1e3, LNT_RATES, decay, &n_decays));
     for (int i = 0; i < KINDS; i++)
         if (o->kind == i || o->kind == KINDS) parts += n_decays * (n[i] = settings_of(o, i, q[i]));

@@ -120,7 +120,7 @@ const lnt_task lnt_task_mod_arith = {
     .info = {"mod-arith", "the value of an expression modulo 5, on longer expressions",
              "One answer an example, behind its equals sign: sums, differences and products from left to right with products first, or nested in "
              "brackets. scaled_accuracy is 0 for a guess and 1 for all right.",
-             "Grazzi et al. 2024, arXiv 2411.12537", "linnet task mod-arith --mixer delta_net --set allow_neg_eigval=true --brackets",
+             "Grazzi et al. 2024, arXiv 2411.12537", "linnet task mod-arith --mixer delta_net --set allow_neg_eigval=true --brackets true",
              LINNET_TASK_TRAINS, 0, 0, "", size},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,

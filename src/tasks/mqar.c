@@ -185,6 +185,10 @@ static linnet_status run(lnt_run *r)
     const options *o = r->values;
     lnt_study study = o->study;
     lnt_source probe = {.name = r->task->info.name};
+    if (o->setting != OWN) {
+        LNT_TRY(lnt_run_unread(r, "length", "the setting has its own, and setting=own reads it"));
+        LNT_TRY(lnt_run_unread(r, "pairs", "the setting has its own, and setting=own reads it"));
+    }
     LNT_TRY(source(r->c, o, r->arena, &probe));
     const int64_t L = probe.set[0].longest;
     if (!study.batch) study.batch = o->setting == MIXED ? 256 : L <= 128 ? 512 : L <= 256 ? 256 : L <= 512 ? 128 : 64;

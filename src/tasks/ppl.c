@@ -271,6 +271,13 @@ static linnet_status run(lnt_run *r)
         s = lnt_fail(r->c, LINNET_EINVAL, "the text gives %lld token%s, expected at least 2", (long long)text->n, text->n == 1 ? "" : "s");
         goto done;
     }
+    const int64_t read = o->tokens > 0 && o->tokens < text->n - 1 ? o->tokens : text->n - 1;
+    for (int i = 0; i < n_lengths; i++)
+        if (lengths[i] > (double)read) {
+            s = lnt_fail(r->c, LINNET_EINVAL, "lengths has %.0f, but what is read of the text gives %lld tokens to predict: no window is so long",
+                         lengths[i], (long long)read);
+            goto done;
+        }
     if (o->reference) LNT_TRY_GOTO(s, linnet_model_load(r->c, o->reference, (linnet_dtype)r->o->model->dtype, &reference), done);
     if (reference) LNT_TRY_GOTO(s, lnt_model_check_next(r->c, reference), done);
     if (reference && reference->config->vocab_size != r->o->model->config->vocab_size) {
@@ -279,7 +286,7 @@ static linnet_status run(lnt_run *r)
         goto done;
     }
     linnet_model_get_info(r->o->model, &info);
-    const double tokens = (double)(o->tokens && o->tokens < text->n ? o->tokens : text->n) * (n_lengths + (o->documents != NO));
+    const double tokens = (double)(read + 1) * (n_lengths + (o->documents != NO));
     LNT_TRY_GOTO(s, lnt_run_cost(r, 0, 0, (int64_t)tokens, 2 * (double)info.parameters * tokens, NAN), done);
     LNT_TRY_GOTO(s, windows(r, text, lengths, n_lengths, reference), done);
     if (o->documents != NO) s = documents(r);

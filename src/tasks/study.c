@@ -430,6 +430,7 @@ static linnet_status open_study(study *k)
     k->batch = o->batch;
     if (o->epochs && !o->examples)
         return lnt_fail(r->c, LINNET_EINVAL, "%lld epochs, but the number of examples is not set", (long long)o->epochs);
+    if (o->epochs) LNT_TRY(lnt_run_unread(r, "steps", "epochs stands in its place, and 0 of them lets updates count"));
     k->steps = o->epochs ? (o->epochs * o->examples + k->batch - 1) / k->batch : o->steps;
     k->micro = MICRO_TOKENS / k->s->set[0].longest;
     k->micro = k->micro < 1 ? 1 : k->micro < k->batch ? k->micro : k->batch;

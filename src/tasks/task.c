@@ -173,12 +173,14 @@ linnet_status lnt_task_numbers(lnt_ctx *c, const char *key, const char *text, do
 }
 
 /* Whether an option chooses what is looked at, where the paper looks at all of it (a word that the paper's values do not name), or names what is read
- * (a text without a default: a file, a model): neither is a cut. */
+ * (a text without a default: a file, a model; of a task that reads, a key of the file), or adds to what such a task says (a switch that is off): none
+ * is a cut. */
 static bool chooses(const lnt_task *t, int i)
 {
     const size_t n = strlen(key_at(t, i));
-    const bool text = i >= t->options.n;
-    if (text ? t->texts[i - t->options.n].fallback != NULL : t->options.row[i].kind != LNT_OPTION_WORD) return false;
+    const bool text = i >= t->options.n, reads = t->info.kind == LINNET_TASK_READS;
+    const bool adds = reads && !text && t->options.row[i].kind == LNT_OPTION_SWITCH && t->options.row[i].fallback == 0;
+    if (!adds && !(reads && text) && (text ? t->texts[i - t->options.n].fallback != NULL : t->options.row[i].kind != LNT_OPTION_WORD)) return false;
     for (int p = 0; t->paper[p]; p++)
         if (!strncmp(t->paper[p], key_at(t, i), n) && t->paper[p][n] == '=') return false;
     return true;
@@ -221,6 +223,15 @@ bool lnt_run_late(lnt_run *r)
 {
     r->late = r->late || (r->deadline && lnt_now() > r->deadline);
     return r->late;
+}
+
+linnet_status lnt_run_unread(const lnt_run *r, const char *key, const char *instead)
+{
+    const size_t n = strlen(key);
+    for (int i = 0; i < r->o->n_set; i++)
+        if (!strncmp(r->o->set[i], key, n) && r->o->set[i][n] == '=')
+            return lnt_fail(r->c, LINNET_EINVAL, "%s is %.60s, which this run would not read: %s", key, r->o->set[i] + n + 1, instead);
+    return LINNET_OK;
 }
 
 /* Seconds a token that the model reads, by a piece of the work, read twice; NAN where that does not go. */

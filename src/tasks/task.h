@@ -70,6 +70,8 @@ linnet_status lnt_task_numbers(lnt_ctx *c, const char *key, const char *text, do
 linnet_status lnt_run_progress(lnt_run *r, double share, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Whether the deadline has passed: what measures a model leaves the rest out then, behind a first piece of its work, and says how much it did. */
 bool lnt_run_late(lnt_run *r);
+/* LINNET_EINVAL where the caller set a key that this run does not read; `instead` says what counts. */
+linnet_status lnt_run_unread(const lnt_run *r, const char *key, const char *instead);
 /* Before the work, once: tell the cost, and make the folder for the results. Later calls do nothing. */
 linnet_status lnt_run_cost(lnt_run *r, int64_t trainings, int64_t steps, int64_t tokens, double flops, double seconds);
 /* Memory that lives as long as the run, zeroed; LINNET_ENOMEM when there is none. */

@@ -29,8 +29,13 @@ linnet_status lnt_lines_open(lnt_ctx *c, const char *path, lnt_lines *l)
     return LINNET_OK;
 }
 
-linnet_status lnt_lines_bad(const lnt_lines *l, const char *what)
+linnet_status lnt_lines_bad(const lnt_lines *l, const char *format, ...)
 {
+    char what[640];
+    va_list ap;
+    va_start(ap, format);
+    lnt_format_list(what, sizeof what, format, ap);
+    va_end(ap);
     return lnt_malformed(l->c, l->path, "line %lld: %s", (long long)l->line, what);
 }
 
@@ -43,7 +48,7 @@ linnet_status lnt_lines_next(lnt_lines *l, json_t **out)
         l->at += n + (line[n] == '\n');
         l->line++;
         if (strspn(line, " \t\r") >= n) continue;
-        LNT_TRY(lnt_json_parse(l->c, l->path, line, n, out));
+        LNT_TRY(lnt_json_parse_line(l->c, l->path, l->line, line, n, out));
         if (json_is_object(*out)) return LINNET_OK;
         json_decref(*out);
         *out = NULL;

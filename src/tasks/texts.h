@@ -22,7 +22,8 @@ void lnt_lines_close(lnt_lines *l);
 size_t lnt_lines_bytes(const lnt_lines *l, int64_t examples, int64_t *lines);
 /* A key's text; LINNET_EFORMAT naming file, line and key where there is none. */
 linnet_status lnt_lines_text(const lnt_lines *l, const json_t *object, const char *key, const char **out);
-linnet_status lnt_lines_bad(const lnt_lines *l, const char *what);
+/* LINNET_EFORMAT naming file and line. */
+linnet_status lnt_lines_bad(const lnt_lines *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* A text that grows, the arena's. */
 typedef struct {

@@ -33,6 +33,17 @@ def every_help(_):
             assert linnet("help", name).out == text
 
 
+@case("every task's example is taken: one that trains runs, one that reads misses nothing but its model")
+def task_examples(folder):
+    for task in (json.loads(line) for line in linnet("task", "--json").out.splitlines()):
+        for line in json.loads(linnet("task", task["task"], "--help=json").out)["example"].splitlines():
+            words = line.split()[1:]
+            if task["kind"] == "trains":
+                assert linnet(*words, "--budget", "0.001", "--test-examples", 1, cwd=folder).out, line
+            else:
+                refused(*words, cwd=folder, says=[f'"{words[2]}" is not a folder'])
+
+
 @case("an unknown command or flag is refused with the nearest known one")
 def suggestions(_):
     refused("tran", says=["tran", "Did you mean `linnet train`?"])

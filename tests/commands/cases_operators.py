@@ -207,6 +207,12 @@ def task(_):
                              "--pairs", "2", "--rounds", "3", "--length", "16", "--vocabulary", "32", "--test-examples", "20", "--json").out)
     assert line["steps"] == 2
     refused("task", "mqar", "--pairs", "40", "--length", "32", says=["40", "32"])
+    unread = ["mqar --setting 64x4 --pairs 9", "mqar --setting mixed --length 128", "mqar --examples 9 --epochs 1 --steps 3", "mad --vocabulary 99",
+              "mad --kind noisy --noise 0.2", "mad --settings own --kind fuzzy --copy 3", "mad --settings own --kind copying --noise 0.2",
+              "mad --examples 4", "mad --weight-decay 1"]
+    for line in unread:
+        words = line.split()
+        refused("task", *words, says=[f"{words[-2][2:].replace('-', '_')} is {words[-1]}", "would not read"])
 
 
 @case("every task that trains a model: settings refused by name and range, results as JSON lines, CSV and a page, the same for any number of threads")
@@ -257,6 +263,11 @@ def cost_of_reading(folder):
     assert once < twice <= 2 * once, (once, twice)
     said = linnet("task", "ppl", model(), text_file(), "--tokens", "64", "--lengths", "32", "--reference", model()).err
     assert "not as in the paper" in said and "tokens 64 (0)" in said and "reference" not in said, said
+    (folder / "pair.jsonl").write_text(json.dumps({"translation": {"fr": "un", "en": "one"}}) + "\n")
+    said = linnet("task", "translate", model(), folder / "pair.jsonl", "--source", "fr", "--target", "en", "--shots", "0", "--tokens", "2").err
+    assert "shots 0 (0,1,5,10,50)" in said and "source" not in said and "target" not in said, said
+    said = linnet("task", "choice", model(), folder / "two.jsonl", "--likelihoods", "true").err
+    assert "examples 500 (0)" in said and "likelihoods" not in said, said
     refused("task", "choice", model(), folder / "recall.jsonl", "--out", folder / "x", says=["recall.jsonl", "line 1"])
     assert not (folder / "x").exists()
     (folder / "mine").mkdir()
