@@ -272,12 +272,16 @@ static linnet_status run(lnt_run *r)
         goto done;
     }
     const int64_t read = o->tokens > 0 && o->tokens < text->n - 1 ? o->tokens : text->n - 1;
-    for (int i = 0; i < n_lengths; i++)
-        if (lengths[i] > (double)read) {
+    for (int i = 0; i < n_lengths; i++) {
+        if (lengths[i] <= (double)read) continue;
+        if (lnt_run_given(r, "lengths")) {
             s = lnt_fail(r->c, LINNET_EINVAL, "lengths has %.0f, but what is read of the text gives %lld tokens to predict: no window is so long",
                          lengths[i], (long long)read);
             goto done;
         }
+        lengths[i] = (double)read; /* nobody's wish: all of the text, once */
+        n_lengths = i && lengths[i - 1] == lengths[i] ? i : i + 1;
+    }
     if (o->reference) LNT_TRY_GOTO(s, linnet_model_load(r->c, o->reference, (linnet_dtype)r->o->model->dtype, &reference), done);
     if (reference) LNT_TRY_GOTO(s, lnt_model_check_next(r->c, reference), done);
     if (reference && reference->config->vocab_size != r->o->model->config->vocab_size) {

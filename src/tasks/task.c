@@ -225,13 +225,18 @@ bool lnt_run_late(lnt_run *r)
     return r->late;
 }
 
-linnet_status lnt_run_unread(const lnt_run *r, const char *key, const char *instead)
+const char *lnt_run_given(const lnt_run *r, const char *key)
 {
     const size_t n = strlen(key);
     for (int i = 0; i < r->o->n_set; i++)
-        if (!strncmp(r->o->set[i], key, n) && r->o->set[i][n] == '=')
-            return lnt_fail(r->c, LINNET_EINVAL, "%s is %.60s, which this run would not read: %s", key, r->o->set[i] + n + 1, instead);
-    return LINNET_OK;
+        if (!strncmp(r->o->set[i], key, n) && r->o->set[i][n] == '=') return r->o->set[i] + n + 1;
+    return NULL;
+}
+
+linnet_status lnt_run_unread(const lnt_run *r, const char *key, const char *instead)
+{
+    const char *value = lnt_run_given(r, key);
+    return value ? lnt_fail(r->c, LINNET_EINVAL, "%s is %.60s, which this run would not read: %s", key, value, instead) : LINNET_OK;
 }
 
 /* Seconds a token that the model reads, by a piece of the work, read twice; NAN where that does not go. */

@@ -70,6 +70,8 @@ linnet_status lnt_task_numbers(lnt_ctx *c, const char *key, const char *text, do
 linnet_status lnt_run_progress(lnt_run *r, double share, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Whether the deadline has passed: what measures a model leaves the rest out then, behind a first piece of its work, and says how much it did. */
 bool lnt_run_late(lnt_run *r);
+/* The value of a key that the caller set; NULL: it has its default's, or the protocol's. */
+const char *lnt_run_given(const lnt_run *r, const char *key);
 /* LINNET_EINVAL where the caller set a key that this run does not read; `instead` says what counts. */
 linnet_status lnt_run_unread(const lnt_run *r, const char *key, const char *instead);
 /* Before the work, once: tell the cost, and make the folder for the results. Later calls do nothing. */

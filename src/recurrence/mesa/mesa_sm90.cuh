@@ -319,7 +319,8 @@ template <int K, bool READ, bool WINDOW> __device__ __forceinline__ const bf16 (
 
 /* w = e.(P H) + (P K^T.D.beta) K, of BORDER with the expiring keys, to be waited for; e is left to the caller when the gates are slow: all products
  * then add into one sum. READ: G and values for H and the second K, once the copies of the group are there.
- * A warp that puts products waits for room in front of the tensor cores: so most of P H is put between the blocks of keys. EMPTY: H is 0, and left out. */
+ * A warp that puts products waits for room in front of the tensor cores: so most of P H is put between the blocks of keys. EMPTY: H is 0, and left
+ * out. */
 template <int K, bool SLOW, bool READ = false, bool EMPTY = false, int W>
 __device__ __forceinline__ void products(rows_of<K, W> &t, const shared_of<K, (W > WHOLE)> &s, int buf, int group = 0)
 {
