@@ -98,11 +98,12 @@ def groups():
 
 
 def mesa_parity():
+    """To the last update: that a batch of tests is right early is no sign that it stays so."""
     for signed in ("true", "false"):
-        for rate in ("1e-3", "3e-3"):
-            yield Cell("mesa-parity", {"gamma": "(-1,1)" if signed == "true" else "(0,1)", "rate": rate},
+        for seed in (1, 2, 3):
+            yield Cell("mesa-parity", {"gamma": "(-1,1)" if signed == "true" else "(0,1)", "rate": "1e-3", "seed": seed},
                        ["task", "mesa-parity", "--mixer", "mesa_net", *sets(f"allow_neg_gamma={signed}", "lambda_lower_bound=49"), "--batch", 32,
-                        "--steps", 2000, "--learning-rate", rate, "--out", "{dir}"], seconds=240)
+                        "--steps", 2000, "--enough", 2, "--learning-rate", "1e-3", "--seed", seed, "--out", "{dir}"], seconds=240)
 
 
 MIXERS = {
