@@ -355,6 +355,10 @@ static void perplexity_is_over_tokens(void **state)
     run("ppl", path, NULL, more, 1, LINNET_EINVAL);
     assert_non_null(strstr(linnet_error_message(c), "lengths has 18"));
     run("ppl", path, NULL, cut, 2, LINNET_EINVAL);
+    r = run("ppl", path, NULL, NULL, 0, LINNET_OK); /* lengths that nobody asked for: all of the text, once */
+    near("a short text's own length", number(&r, 0, "length"), 17);
+    assert_int_equal(r.n, 1);
+    drop(&r);
     run("ppl", written("x"), NULL, NULL, 0, LINNET_EINVAL);
 }
 
