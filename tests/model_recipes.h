@@ -138,6 +138,7 @@ static const recipe recipes[] = {
     {"mlstm, wide keys, gates not capped, and a window, by turns",
      "mlstm",
      {{"num_heads", "4"}, {"qk_dim_factor", "1.25"}, {"v_dim_factor", "0.5"}, {"gate_soft_cap", "null"}, {"pattern", "mlstm,attention:7"}}},
+    {"delta net, a residual stream of the activations' type", "delta_net", {{"num_heads", "2"}, {"residual_in_fp32", "false"}}},
     {"delta net", "delta_net", {{"num_heads", "2"}}},
     {"delta net, negative eigenvalues, gate, elu keys",
      "delta_net",

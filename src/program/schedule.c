@@ -307,15 +307,32 @@ static bool arrive(work *w, int r, lnt_buf b)
 
 static int kept_slot(const work *w, int r) { return w->again[r] >= 0 ? w->again[r] : w->slot[r]; }
 
+/* Whether y's gradient can lie where x's does, node i reading both: it is read for the last time by the node that made y, which hands it to nobody,
+ * and all others who read x stand ahead of that one, so that more comes to x later. */
+static bool read_before(const work *w, int y, int x, int i)
+{
+    const lnt_program *p = w->p;
+    const int made = p->values[y].v.producer;
+    if (made < 0 || w->joined_to[made] >= 0 || p->nodes[made]->op->back_group || p->nodes[made]->op->passes_gradient) return false;
+    for (int j = 0; j < p->n_nodes; j++)
+        for (int k = 0; j != i && w->needed[j] && k < p->nodes[j]->n_in; k++) {
+            const int r = root_of(w, p->nodes[j]->in[k]);
+            if (r == y || (r == x && j >= made)) return false;
+        }
+    return true;
+}
+
 /* Whether input k of a node that passes its gradient on can take over the memory of d_out: the first to bring that value a gradient, of the same
- * type, and no second one. The gradient of an output is read by its node alone, so that nobody misses it. */
-static bool takes_over(const work *w, const lnt_node *n, int k)
+ * type, and no second one that could change it too early. The gradient of an output is read by its node alone, so that nobody misses it. */
+static bool takes_over(const work *w, const lnt_node *n, int k, int i)
 {
     const int r = root_of(w, n->in[k]), out = root_of(w, n->out[0]);
     if (!n->op->passes_gradient || w->reached[r] || !w->reached[out] || w->cleared[r]) return false;
-    for (int j = 0; j < n->n_in; j++)
-        if (j != k && (root_of(w, n->in[j]) == r || w->grad[root_of(w, n->in[j])] == w->grad[out])) return false;
-    return w->p->values[r].v.f32 == w->p->values[out].v.f32 && value_bytes(w, r) == value_bytes(w, out);
+    for (int j = 0; j < n->n_in; j++) {
+        const int other = root_of(w, n->in[j]);
+        if (j != k && (other == r || (w->grad[other] == w->grad[out] && !read_before(w, r, other, i)))) return false;
+    }
+    return value_bytes(w, r) == value_bytes(w, out);
 }
 
 /* False: no gradient comes to node i. */
@@ -339,7 +356,7 @@ static bool add_backward(work *w, int i)
         if (w->slot[r] < 0) w->slot[r] = add_slot(w, value_bytes(w, r), r, 0);
         if (op->backward_is_forward || op->backward_needs & (unsigned)LNT_NEEDS_IN0 << k) touch(w, t->in[k] = kept_slot(w, r));
         if (!w->wants[r] || w->p->values[r].v.external) continue;
-        t->in_place[k] = takes_over(w, n, k);
+        t->in_place[k] = takes_over(w, n, k, i);
         if (t->in_place[k]) w->grad[r] = w->grad[root_of(w, n->out[0])];
         else if (!w->reached[r]) w->grad[r] = place_of(w, r, GRADIENT, now);
         t->clear[k] = w->cleared[r] && !w->reached[r];

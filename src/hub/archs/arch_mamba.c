@@ -2,7 +2,9 @@
 
 static const lnt_arch_default defaults[] = {{"norm_eps", "1e-5"}, {"num_hidden_layers", "48"}, {0}};
 
-static const lnt_arch_key keys[] = {{"channels", NULL, "null"}, {"allow_neg_eigval", NULL, "false"}, {0}};
+static const lnt_arch_key keys[] = {
+    {"channels", NULL, "null"}, {"allow_neg_eigval", NULL, "false"}, {"residual_in_fp32", "residual_in_fp32", NULL}, {0},
+};
 
 static double channels(const lnt_config *k) { return lnt_arch_number(k, "expand") * (double)k->hidden_size; }
 
@@ -14,7 +16,6 @@ static const lnt_arch_other others[] = {
     LNT_KEPT("dt_init_scheme", "how weights begin"),
     LNT_KEPT("dt_init_floor", "how weights begin"),
     LNT_KEPT("rescale_prenorm_residual", "how weights begin"),
-    LNT_KEPT("residual_in_fp32", "the residual stream has the policy's dtype"),
     {0},
 };
 

@@ -2,6 +2,8 @@
 
 static const lnt_arch_default defaults[] = {{"norm_eps", "1e-5"}, {"num_hidden_layers", "48"}, {0}};
 
+static const lnt_arch_key keys[] = {{"residual_in_fp32", "residual_in_fp32", NULL}, {0}};
+
 static double expand(const lnt_config *k) { return lnt_arch_number(k, "num_heads") * lnt_arch_number(k, "head_dim") / (double)k->hidden_size; }
 
 static const lnt_arch_other others[] = {
@@ -14,7 +16,6 @@ static const lnt_arch_other others[] = {
     LNT_KEPT("dt_init_floor", "how weights begin"),
     LNT_KEPT("conv_init", "how weights begin"),
     LNT_KEPT("rescale_prenorm_residual", "how weights begin"),
-    LNT_KEPT("residual_in_fp32", "the residual stream has the policy's dtype"),
     LNT_KEPT("chunk_size", "how a kernel cuts sequences"),
     {0},
 };
@@ -31,6 +32,7 @@ const lnt_arch lnt_arch_mamba2 = {
     .mixer = "mamba2",
     .mlp = "none",
     .defaults = defaults,
+    .keys = keys,
     .others = others,
     .tensors = tensors,
     .base = &lnt_arch_fla,

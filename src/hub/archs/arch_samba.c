@@ -12,7 +12,7 @@ static const lnt_arch_default defaults[] = {{"norm_eps", "1e-5"}, {"num_hidden_l
 
 static const lnt_arch_key keys[] = {
     {"intermediate_size", NULL, "null"}, {"channels", "intermediate_size", NULL}, {"dt_rank", "time_step_rank", NULL},
-    {"allow_neg_eigval", NULL, "false"},
+    {"allow_neg_eigval", NULL, "false"}, {"residual_in_fp32", "residual_in_fp32", NULL},
     {0},
 };
 
@@ -24,7 +24,6 @@ static const lnt_arch_other others[] = {
     LNT_KEPT("time_step_init_scheme", "how weights begin"),
     LNT_KEPT("time_step_floor", "how weights begin"),
     LNT_KEPT("rescale_prenorm_residual", "how weights begin"),
-    LNT_KEPT("residual_in_fp32", "the residual stream has the policy's dtype"),
     {0},
 };
 

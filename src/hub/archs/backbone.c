@@ -7,12 +7,11 @@
 
 static const lnt_arch_default defaults[] = {{"norm_eps", "1e-5"}, {0}};
 
-static const lnt_arch_key keys[] = {{"norm_eps", "layer_norm_epsilon", NULL}, {0}};
+static const lnt_arch_key keys[] = {{"norm_eps", "layer_norm_epsilon", NULL}, {"residual_in_fp32", "residual_in_fp32", NULL}, {0}};
 
 static const lnt_arch_other others[] = {
     BEGINS("rescale_prenorm_residual"), BEGINS("time_step_floor"), BEGINS("time_step_init_scheme"), BEGINS("time_step_max"),
     BEGINS("time_step_min"), BEGINS("time_step_scale"),
-    LNT_KEPT("residual_in_fp32", "the residual stream is float32 always"),
     LNT_KEPT("use_mambapy", "which kernel computes the layer"),
     LNT_KEPT("use_falcon_mambapy", "which kernel computes the layer"),
     LNT_KEPT("use_associative_scan", "which kernel computes the layer"),
