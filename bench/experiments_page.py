@@ -388,9 +388,9 @@ def spent(c):
         minutes = sum(took(x) / 60 / (x.get("at_a_time", 1) if device == "cuda" else 1) for x in c.lines if x["device"] == device)
         if minutes:
             said.append(f"{minutes:.0f} minutes of {what}{f', **more than the {most} of a page**' if minutes > most else f' of {most}'}")
-    mixed = any(x["device"] == "cuda" and x.get("at_a_time", 1) > 1 and x["date"] <= "2026-11-28" for x in c.lines)
-    unknown = (" Up to 2026-11-28 runs on processors at the same time were counted among those that share it: how many were on the GPU, and so how much "
-               "more its minutes are, is not known.")
+    mixed = {x["commit"] for x in c.lines if x.get("at_a_time_counts_cpu")}
+    unknown = (f" At {', '.join(sorted(mixed))} runs on processors at the same time were counted among those that share it: how many were on the GPU, and so "
+               "how much more its minutes are, is not known.")
     return f"Together {' and '.join(said)}" + (", where runs at the same time share one GPU's" if any(x["device"] == "cuda" for x in c.lines) else "") + "." + (unknown if mixed else "")
 
 
