@@ -122,8 +122,8 @@ static linnet_status one_file(lnt_run *r, lnt_reader *k, const char *path, const
         int64_t draws = shots ? o->draws : 1;
         double sum = 0, squares = 0, share = 0;
         if (shots >= z->n)
-            return lnt_fail(r->c, LINNET_EINVAL, "shots is %lld, but %s has %lld examples beside a question", (long long)shots, path,
-                            (long long)z->n - 1);
+            return lnt_fail_option(r->c, "shots", "is %lld, but %s has %lld examples beside a question", (long long)shots, path,
+                                   (long long)z->n - 1);
         for (int64_t d = 0; d < draws; d++) {
             if (d && lnt_run_late(r)) {
                 draws = d;

@@ -70,11 +70,11 @@ static linnet_status open_windows(lnt_run *r, windowed *w, int *n)
         double window = 0;
         int one;
         if (!text) break;
-        if (!folder) return lnt_fail(r->c, LINNET_EINVAL, "windows has \"%.60s\", expected N=DIR", text);
+        if (!folder) return lnt_fail_option(r->c, "windows", "has \"%.60s\", expected N=DIR", text);
         *folder++ = 0;
         LNT_TRY(lnt_task_numbers(r->c, "windows", text, 1, 1 << 24, 1, &window, &one));
         if (*n && (int64_t)window <= w[*n - 1].window)
-            return lnt_fail(r->c, LINNET_EINVAL, "windows are not in the order of their size: %.0f", window);
+            return lnt_fail_option(r->c, "windows", "are not in the order of their size: %.0f", window);
         w[*n].window = (int64_t)window;
         LNT_TRY(linnet_model_load(r->c, folder, r->o->model->dtype, &w[*n].m));
         const linnet_model *m = w[(*n)++].m;
@@ -84,7 +84,7 @@ static linnet_status open_windows(lnt_run *r, windowed *w, int *n)
             return lnt_fail(r->c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model in %s knows %lld",
                             (long long)linnet_tokenizer_vocabulary(r->o->tokenizer), folder, (long long)m->config->vocab_size);
     }
-    if (*n < 2) return lnt_fail(r->c, LINNET_EINVAL, "windows names %d models, expected 2 to %d as N=DIR,N=DIR", *n, MOST_MODELS);
+    if (*n < 2) return lnt_fail_option(r->c, "windows", "names %d models, expected 2 to %d as N=DIR,N=DIR", *n, MOST_MODELS);
     return LINNET_OK;
 }
 
@@ -95,7 +95,7 @@ static linnet_status score(lnt_run *r, linnet_model *m, int file, double *out)
     const int which = format ? lnt_word_find(LNT_CHOICE_FORMATS, format) : -1;
     lnt_reader k;
     double share[3];
-    if (which < 0) return lnt_fail(r->c, LINNET_EINVAL, "formats has \"%.40s\", expected some of %s", format ? format : "", LNT_CHOICE_FORMATS);
+    if (which < 0) return lnt_fail_option(r->c, "formats", "has \"%.40s\", expected some of %s", format ? format : "", LNT_CHOICE_FORMATS);
     LNT_TRY(lnt_reader_open(r, false, &k));
     k.m = m;
     const linnet_status s = lnt_choice_score(&k, r->o->files[file], labels && *labels ? labels : NULL, which, o->examples, share);

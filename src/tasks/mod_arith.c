@@ -99,11 +99,11 @@ static linnet_status source(lnt_ctx *c, const void *values, lnt_arena *arena, ln
 {
     const options *o = values;
     (void)arena;
-    if (o->least > o->most || o->test_least > o->test_most)
-        return lnt_fail(c, LINNET_EINVAL, "lengths from %lld to %lld and %lld to %lld, expected rising ones", (long long)o->least, (long long)o->most,
-                        (long long)o->test_least, (long long)o->test_most);
+    if (o->least > o->most) return lnt_fail_option(c, "most", "is %lld, expected at least %lld", (long long)o->most, (long long)o->least);
+    if (o->test_least > o->test_most)
+        return lnt_fail_option(c, "test_most", "is %lld, expected at least %lld", (long long)o->test_most, (long long)o->test_least);
     if (o->mult && !o->brackets)
-        return lnt_fail(c, LINNET_EINVAL, "mult is true without brackets, whose expressions it is about: plain ones have products anyway");
+        return lnt_fail_option(c, "mult", "is true without brackets, whose expressions it is about: plain ones have products anyway");
     s->vocabulary = o->brackets ? 12 : 10;
     s->n_sets = 2;
     s->set[0].longest = o->most;

@@ -138,13 +138,14 @@ static void set_shapes(recall *k, const options *o)
 
 static linnet_status check(lnt_ctx *c, const options *o, const shape *q)
 {
-    if (q->length % 2) return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected an even number of at least 4", (long long)q->length);
+    if (q->length % 2) return lnt_fail_option(c, "length", "is %lld, expected an even number of at least 4", (long long)q->length);
     const int64_t most = q->length / 2 / (o->rounds + 1);
     if (q->pairs > most)
-        return lnt_fail(c, LINNET_EINVAL, "pairs is %lld, but %lld rounds and their queries leave room for %lld in length %lld", (long long)q->pairs,
-                        (long long)o->rounds, (long long)most, (long long)q->length);
+        return lnt_fail_option(c, "pairs", "is %lld, but %lld rounds and their queries leave room for %lld in length %lld", (long long)q->pairs,
+                               (long long)o->rounds, (long long)most, (long long)q->length);
     if (q->pairs > o->vocabulary / 2 - 1)
-        return lnt_fail(c, LINNET_EINVAL, "%lld pairs need more keys than vocabulary %lld has", (long long)q->pairs, (long long)o->vocabulary);
+        return lnt_fail_option(c, "vocabulary", "is %lld, expected at least %lld for %lld keys", (long long)o->vocabulary,
+                               (long long)(2 * q->pairs + 2), (long long)q->pairs);
     return LINNET_OK;
 }
 
@@ -186,8 +187,8 @@ static linnet_status run(lnt_run *r)
     lnt_study study = o->study;
     lnt_source probe = {.name = r->task->info.name};
     if (o->setting != OWN) {
-        LNT_TRY(lnt_run_unread(r, "length", "the setting has its own, and setting=own reads it"));
-        LNT_TRY(lnt_run_unread(r, "pairs", "the setting has its own, and setting=own reads it"));
+        LNT_TRY(lnt_run_unread(r, "length", "the setting has its own; the one called own reads it"));
+        LNT_TRY(lnt_run_unread(r, "pairs", "the setting has its own; the one called own reads it"));
     }
     LNT_TRY(source(r->c, o, r->arena, &probe));
     const int64_t L = probe.set[0].longest;

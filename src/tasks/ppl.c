@@ -265,7 +265,7 @@ static linnet_status run(lnt_run *r)
     linnet_status s;
     LNT_TRY(lnt_task_numbers(r->c, "lengths", o->lengths, 1, 1 << 24, MOST_LENGTHS, lengths, &n_lengths));
     for (int i = 0; i < n_lengths; i++)
-        if (lengths[i] != floor(lengths[i])) return lnt_fail(r->c, LINNET_EINVAL, "lengths is \"%.40s\", expected whole numbers", o->lengths);
+        if (lengths[i] != floor(lengths[i])) return lnt_fail_option(r->c, "lengths", "is \"%.40s\", expected whole numbers", o->lengths);
     LNT_TRY_GOTO(s, lnt_corpus_load(r->c, &(lnt_texts){.paths = r->o->files, .n_paths = r->o->n_files}, r->o->tokenizer, &text), done);
     if (text->n < 2) {
         s = lnt_fail(r->c, LINNET_EINVAL, "the text gives %lld token%s, expected at least 2", (long long)text->n, text->n == 1 ? "" : "s");
@@ -275,8 +275,8 @@ static linnet_status run(lnt_run *r)
     for (int i = 0; i < n_lengths; i++) {
         if (lengths[i] <= (double)read) continue;
         if (lnt_run_given(r, "lengths")) {
-            s = lnt_fail(r->c, LINNET_EINVAL, "lengths has %.0f, but what is read of the text gives %lld tokens to predict: no window is so long",
-                         lengths[i], (long long)read);
+            s = lnt_fail_option(r->c, "lengths", "has %.0f, but what is read of the text gives %lld tokens to predict: no window is so long",
+                                lengths[i], (long long)read);
             goto done;
         }
         lengths[i] = (double)read; /* nobody's wish: all of the text, once */

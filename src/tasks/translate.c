@@ -141,8 +141,8 @@ static linnet_status run(lnt_run *r)
     const int64_t n = o->examples && o->examples < all.n ? o->examples : all.n;
     for (int i = 0; i < n_counts; i++) {
         if ((int64_t)counts[i] >= examples->n + (examples != &all))
-            return lnt_fail(r->c, LINNET_EINVAL, "shots is %.0f, but there are %lld examples", counts[i],
-                            (long long)examples->n - (examples == &all));
+            return lnt_fail_option(r->c, "shots", "is %.0f, but there are %lld examples", counts[i],
+                                   (long long)examples->n - (examples == &all));
         tokens += (double)n * 64 * (counts[i] + 1); /* a pair is about that long */
     }
     linnet_model_get_info(r->o->model, &info);

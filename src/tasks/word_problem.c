@@ -113,11 +113,11 @@ static linnet_status source(lnt_ctx *c, const void *values, lnt_arena *arena, ln
     group *g = lnt_arena_alloc(arena, sizeof *g);
     if (!g) return lnt_fail_memory(c, sizeof *g);
     make_group(g, o);
-    if (o->limit == 1) return lnt_fail(c, LINNET_EINVAL, "limit is 1, expected 0 or at least 2: nothing but the identity moves one point alone");
+    if (o->limit == 1) return lnt_fail_option(c, "limit", "is 1, expected 0 or at least 2: nothing but the identity moves one point alone");
     if (o->variant == HARD && (o->length < 4 || o->test_length < 4))
-        return lnt_fail(c, LINNET_EINVAL, "lengths are %lld and %lld, expected at least 4 of variant=hard, whose fourth elements "
-                        "alone are no identity", (long long)o->length, (long long)o->test_length);
-    if (!g->n_drawn) return lnt_fail(c, LINNET_EINVAL, "no element of the group is a swap");
+        return lnt_fail_option(c, o->length < 4 ? "length" : "test_length", "is %lld, expected at least 4: of the hard variant fourth elements "
+                               "alone are no identity", (long long)(o->length < 4 ? o->length : o->test_length));
+    if (!g->n_drawn) return lnt_fail_option(c, "variant", "is swaps, expected another: no element of the group is a swap");
     s->vocabulary = g->order + 1;
     s->n_sets = 3;
     s->set[0].longest = s->set[1].longest = o->length + 1;
