@@ -130,7 +130,13 @@ static void print_flag(const char *name, const char *value, const char *help, co
 {
     enum { INDENT = 26 };
     char text[1024];
-    int at = printf("  --%s%s%s", name, *value ? " " : "", value);
+    int at = printf("  --%s%s", name, *value ? " " : "");
+    while (*value) { /* alternatives that do not fit go on below */
+        const int n = (int)strcspn(value, "|"), all = n + (value[n] == '|');
+        if (at + all > width) at = printf("\n    ") - 1;
+        at += printf("%.*s", all, value);
+        value += all;
+    }
     if (at > INDENT - 2) {
         putchar('\n');
         at = 0;

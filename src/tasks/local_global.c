@@ -148,7 +148,7 @@ const lnt_task lnt_task_local_global = {
              "FILE is a file of the task choice; MODEL has no window, --windows names models that differ from it by theirs alone. kind is global "
              "when the score rises with the window and no window up to 64 beats the full model, else local.",
              "von Oswald et al. 2025, arXiv 2506.05233",
-             "linnet task local-global full/ arc.jsonl --formats arc --windows 4=swa4,16=swa16,64=swa64",
+             "linnet task local-global full/ easy.jsonl --formats arc_easy --windows 4=swa4,16=swa16,64=swa64",
              LINNET_TASK_READS, 1, MOST_FILES, "FILE...", NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,

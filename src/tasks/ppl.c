@@ -13,6 +13,7 @@
 
 enum { MOST_LENGTHS = 8, TOKENS_A_RUN = 8192 };
 enum { NO, FILES, WIKITEXT };
+#define DOCUMENTS "no files wikitext"
 
 typedef struct {
     int64_t tokens, rolling;
@@ -22,7 +23,7 @@ typedef struct {
 
 static const lnt_option keys[] = {
     LNT_INT(options, tokens, 0, 1e15, 262144, "how much of the text to read; 0: all"),
-    LNT_WORD(options, documents, "no files wikitext", 0,
+    LNT_WORD(options, documents, DOCUMENTS, 0,
              "word and byte perplexity of documents: each file one, or pages of WikiText, cut at their titles and detokenised"),
     LNT_INT(options, rolling, 1, 1 << 24, 2048, "tokens of a window within a document, each of which is predicted once"),
 };
@@ -234,6 +235,7 @@ static linnet_status documents(lnt_run *r)
 {
     lnt_reader k;
     pages z = {0};
+    char word[24];
     LNT_TRY(lnt_reader_open(r, false, &k));
     linnet_status s = LINNET_OK;
     for (int i = 0; s == LINNET_OK && i < r->o->n_files; i++) s = read_file(r, &k, r->o->files[i], &z);
@@ -241,6 +243,7 @@ static linnet_status documents(lnt_run *r)
     LNT_TRY(s);
     if (!z.tokens) return lnt_fail(r->c, LINNET_EINVAL, "there is no document to read");
     lnt_row_begin(&r->report, "documents");
+    lnt_row_text(&r->report, "format", lnt_word_at(DOCUMENTS, ((const options *)r->values)->documents, word, sizeof word));
     lnt_row_int(&r->report, "documents", z.documents);
     lnt_row_int(&r->report, "words", z.words);
     lnt_row_int(&r->report, "bytes", z.bytes);
