@@ -14,7 +14,8 @@ typedef struct {
 } options;
 
 static const lnt_option keys[] = {
-    LNT_WORD(options, format, LNT_CHOICE_FORMATS, 0, "the benchmark, by which results are called; plain: {\"prompt\", \"choices\": [...], \"answer\": 0}"),
+    LNT_WORD(options, format, LNT_CHOICE_FORMATS, 0,
+             "the benchmark, by which results are called; plain: {\"prompt\", \"choices\": [...], \"answer\": 0}"),
     LNT_INT(options, examples, 0, 1e9, 500, "questions; 0: all"),
     LNT_INT(options, length, 0, 1 << 24, 0, "tokens of a prompt with its choice at most, the last ones; 0: all"),
     LNT_SWITCH(options, likelihoods, false, "a row for every choice, too: what was asked, and its likelihood"),
