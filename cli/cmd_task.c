@@ -133,6 +133,23 @@ static int run_task(const linnet_task_info *t, const machine_args *m, const mode
     return code;
 }
 
+static void add_word(char *list, size_t room, const char *sign, const char *word)
+{
+    const size_t n = strlen(list);
+    snprintf(list + n, room - n, "%s%s", sign, word);
+}
+
+/* The size of a model of which nothing is said, under a protocol. */
+static const char *const *size_under(const linnet_task_info *t, const char *protocol)
+{
+    if (!t->paper_size || !protocol || strcmp(protocol, "paper") != 0) return t->size;
+    arg_list all = { 0 };
+    for (int i = 0; t->size[i]; i++) arg_list_add(&all, t->size[i]);
+    for (int i = 0; t->paper_size[i]; i++) arg_list_add(&all, t->paper_size[i]);
+    arg_list_add(&all, NULL);
+    return all.item;
+}
+
 static int run_named(const linnet_task_info *t, int argc, char **argv)
 {
     machine_args m = MACHINE_ARGS_INIT;
@@ -144,7 +161,8 @@ static int run_named(const linnet_task_info *t, int argc, char **argv)
     double minutes = 0;
     const bool trains = t->kind == LINNET_TASK_TRAINS;
     char size[256] = "", usage[256], name[64];
-    for (int i = 0; trains && t->size[i]; i++) snprintf(size + strlen(size), sizeof size - strlen(size), "%s%s", i ? " " : "", t->size[i]);
+    for (int i = 0; trains && t->size[i]; i++) add_word(size, sizeof size, i ? " " : "", t->size[i]);
+    for (int i = 0; t->paper_size && t->paper_size[i]; i++) add_word(size, sizeof size, i ? " " : "; paper ", t->paper_size[i]);
     const arg model[] = { MODEL_FLAGS(&shape, size) };
     const arg common[] = {
         { "results", ARG_HEADING },
@@ -169,6 +187,7 @@ static int run_named(const linnet_task_info *t, int argc, char **argv)
     const command self = { .name = name, .summary = t->summary, .usage = usage + strlen(t->name) + 1, .about = t->about, .example = t->example };
     int code = args_parse(&self, table, argc, argv, &words, t->least_files + !trains, t->most_files < 0 ? -1 : t->most_files + !trains);
     if (code >= 0) return code;
+    shape.defaults = size_under(t, o.protocol);
     o.set = set.item;
     o.n_set = set.count;
     o.max_seconds = 60 * minutes;

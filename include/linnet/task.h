@@ -37,6 +37,7 @@ typedef struct {
     int32_t least_files, most_files; /* of linnet_task_options.files; most -1: any number */
     const char *files;             /* what they are, for usage: "TEXT..."; "": there are none */
     const char *const *size;       /* "key=value" of a small configuration for it, NULL at the end; NULL: it trains none */
+    const char *const *paper_size; /* what the paper's model has instead or besides; NULL: nothing, or the paper has several, which `about` names */
 } linnet_task_info;
 /* The i-th task; NULL past the end. */
 LINNET_API const linnet_task_info *linnet_task_at(int i);

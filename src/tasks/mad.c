@@ -465,8 +465,8 @@ const lnt_task lnt_task_mad = {
     .info = {"mad", "six small tasks of recalling, memorising, compressing and copying",
              "macro_accuracy is what the benchmark reports: by batches of 128, the mean recall over classes that are targets or guesses. A task's "
              "score is the mean over its settings, the MAD score the mean over tasks.\nCompression is read out by a decoder behind the last token's "
-             "vector, readout=last in a configuration.",
-             "Poli et al. 2024, arXiv 2403.17844", "linnet task mad --kind in-context --mixer delta_net", LINNET_TASK_TRAINS, 0, 0, "", size},
+             "vector, readout=last in a configuration.\nThe size is the benchmark's, with the heads that MesaNet's paper has in it.",
+             "Poli et al. 2024, arXiv 2403.17844", "linnet task mad --kind in-context --mixer delta_net", LINNET_TASK_TRAINS, 0, 0, "", size, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 2,

@@ -172,7 +172,7 @@ const lnt_task lnt_task_niah = {
              "A sentence with a number or a uuid stands in noise or in essays; found is the share of samples whose value occurs in what the model "
              "answers, greedily.\nNot as there: sentences of essays are found by a simpler rule.",
              "Hsieh et al. 2024, RULER, arXiv 2404.06654", "linnet task niah model/ --kind 2 --words wonderwords --essays essays",
-             LINNET_TASK_READS, 0, 0, "", NULL},
+             LINNET_TASK_READS, 0, 0, "", NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 3,

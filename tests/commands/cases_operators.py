@@ -275,6 +275,31 @@ def every_task(folder):
     assert [line["learning_rate"] for line in both] == [1e-3, 1e-2] and sum(line["best"] for line in both) == 1
 
 
+@case("task --protocol paper trains the paper's model where none is described: its first loss is that of the keys by hand, and --help names them")
+def paper_models(_):
+    small = ["--epochs", 0, "--examples", 0, "--steps", 1, "--test-examples", 1, "--batch", 1, "--json"]
+    short = {"mqar": ["--setting", "own", "--length", 16, "--pairs", 2, "--vocabulary", 32, "--random-non-queries", "false"],
+             "mesa-parity": ["--length", 8, "--test-length", 8], "regbench": ["--automata", 8, "--test-automata", 4],
+             "word-problem": ["--length", 4, "--test-length", 4]}
+    keys = {"mqar": "mlp=none norm=layernorm", "mesa-parity": "lambda_lower_bound=49", "regbench": "num_hidden_layers=8 hidden_size=256",
+            "word-problem": "num_heads=12"}
+    for task in (line["task"] for line in map(json.loads, linnet("task", "--json").out.splitlines()) if line["kind"] == "trains"):
+        text = " ".join(linnet("task", task, "--help").out.split())
+        assert (f"; paper {keys[task]}]" in text) if task in keys else "; paper num" not in text, (task, text)
+        if task not in keys:
+            continue
+        mixer = ["--mixer", "mesa_net"] if task == "mesa-parity" else ["--mixer", "gated_deltanet"]
+        by_hand = [word for key in keys[task].split() for word in ("--set", key)]
+        first = {}
+        for name, words in (("paper", ["--protocol", "paper"]), ("by hand", by_hand), ("short", [])):
+            line = json.loads(linnet("task", task, *mixer, *small, *short[task], "--learning-rate", "1e-3", *words).out.splitlines()[0])
+            first[name] = line["parameters"], line["loss"]
+        assert first["paper"] == first["by hand"] != first["short"], (task, first)
+    line = json.loads(linnet("task", "word-problem", *small, *short["word-problem"], "--learning-rate", "1e-3", "--protocol", "paper", "--heads", 8).out
+                      .splitlines()[0])
+    assert (line["parameters"], line["loss"]) == first["short"], (line, first)  # what is typed counts
+
+
 @case("tasks that read with a model: the cost is of what will be read, files are no cuts, a refused file leaves no folder")
 def cost_of_reading(folder):
     (folder / "two.jsonl").write_text(2 * (json.dumps({"prompt": "Static words", "choices": ["a", "b"], "answer": 0}) + "\n"))
