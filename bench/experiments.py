@@ -72,7 +72,7 @@ TRACKERS = {
 
 
 def state_tracking():
-    """Modular arithmetic, of which little is learnt in 4000 updates of 64 strings, nor in 20,000, takes a GPU, 256 strings an update, and one rate."""
+    """Modular arithmetic, of which little is learnt in 4000 updates of 64 strings, nor in 20,000, takes a GPU, 256 strings an update, two rates and one seed."""
     for task, more in (("parity", []), ("mod-arith", []), ("brackets", ["--brackets", "true"])):
         large = {} if task == "parity" else {"updates": 25000, "strings": 256}
         for seed in (1,) if large else (1, 2):

@@ -130,7 +130,13 @@ static void print_flag(const char *name, const char *value, const char *help, co
 {
     enum { INDENT = 26 };
     char text[1024];
-    int at = printf("  --%s%s%s", name, *value ? " " : "", value);
+    int at = printf("  --%s%s", name, *value ? " " : "");
+    while (*value) { /* alternatives that do not fit go on below */
+        const int n = (int)strcspn(value, "|"), all = n + (value[n] == '|');
+        if (at + all > width) at = printf("\n    ") - 1;
+        at += printf("%.*s", all, value);
+        value += all;
+    }
     if (at > INDENT - 2) {
         putchar('\n');
         at = 0;
@@ -190,7 +196,8 @@ static void print_json(const command *self, const arg *table)
     static const char *const kinds[] = { [ARG_SWITCH] = "switch", [ARG_SWITCH_WORD] = "switch word", [ARG_INT] = "integer", [ARG_I64] = "integer",
                                          [ARG_U64] = "integer", [ARG_REAL] = "number", [ARG_TEXT] = "text", [ARG_DTYPE] = "dtype",
                                          [ARG_DTYPE64] = "dtype", [ARG_DTYPE8] = "dtype",
-                                         [ARG_BYTES] = "bytes", [ARG_LIST] = "list", [ARG_KEY] = "integer" };
+                                         [ARG_BYTES] = "bytes", [ARG_LIST] = "list", [ARG_KEY] = "integer",
+                                         [ARG_KEY_REAL] = "number", [ARG_KEY_WORD] = "text", [ARG_KEY_TEXT] = "text" };
     const char *heading = "";
     json_line j;
     line_open(&j, stdout);
@@ -233,7 +240,7 @@ static int help_hint(const command *self, const char *format, const char *a, con
 
 static const char *range_text(const arg *a, char text[WORD])
 {
-    const char *kind = a->kind == ARG_REAL ? "a number" : "a whole number";
+    const char *kind = a->kind == ARG_REAL || a->kind == ARG_KEY_REAL ? "a number" : "a whole number";
     double least, most;
     limits(a, &least, &most);
     if (least == most) snprintf(text, WORD, "%s", kind);
@@ -259,10 +266,10 @@ static int take_number(const arg *a, const char *value)
     char text[WORD], *end = NULL;
     bool good;
     errno = 0;
-    if (a->kind == ARG_REAL) {
+    if (a->kind == ARG_REAL || a->kind == ARG_KEY_REAL) {
         double n = strtod(value, &end);
         good = isfinite(n) && in_range(a, n);
-        if (good && end != value && !*end) *(double *)a->to = n;
+        if (good && end != value && !*end && a->kind == ARG_REAL) *(double *)a->to = n;
     } else if (a->kind == ARG_U64) {
         uint64_t n = strtoull(value, &end, 10);
         good = !errno && !strchr(value, '-');
@@ -324,6 +331,13 @@ static int word_place(const char *words, const char *word)
     return 0;
 }
 
+static int take_text(const arg *a, const char *value)
+{
+    if (!*value && !strstr(a->value, "TEXT")) return bad_value(a, value, a->value);
+    if (a->kind == ARG_TEXT) *(const char **)a->to = value;
+    return 0;
+}
+
 static int take(const arg *a, const char *value)
 {
     switch (a->kind) {
@@ -331,10 +345,7 @@ static int take(const arg *a, const char *value)
     case ARG_I64:
     case ARG_U64:
     case ARG_REAL: return take_number(a, value);
-    case ARG_TEXT:
-        if (!*value && !strstr(a->value, "TEXT")) return bad_value(a, value, a->value);
-        *(const char **)a->to = value;
-        return 0;
+    case ARG_TEXT: return take_text(a, value);
     case ARG_DTYPE:
     case ARG_DTYPE64:
     case ARG_DTYPE8: return take_dtype(a, value);
@@ -348,8 +359,13 @@ static int take(const arg *a, const char *value)
         if (place) *(int *)a->to = place;
         return place ? 0 : bad_value(a, value, a->key);
     }
-    case ARG_KEY: {
-        int code = take_number(a, value);
+    case ARG_KEY:
+    case ARG_KEY_REAL:
+    case ARG_KEY_WORD:
+    case ARG_KEY_TEXT: {
+        int code = a->kind == ARG_KEY_TEXT ? take_text(a, value)
+                   : a->kind == ARG_KEY_WORD && word_place(a->value, value) ? 0
+                   : a->kind == ARG_KEY_WORD ? bad_value(a, value, a->value) : take_number(a, value);
         size_t size = strlen(a->key) + strlen(value) + 2;
         char *pair = args_alloc(size);
         snprintf(pair, size, "%s=%s", a->key, value);

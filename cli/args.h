@@ -44,7 +44,10 @@ typedef enum {
     ARG_DTYPE8,  /* the same, int8 too, no f64 */
     ARG_BYTES,   /* int64_t: "5GB", "500 MB", "1GiB", "4096" */
     ARG_LIST,    /* arg_list: may be given several times */
-    ARG_KEY,     /* arg_list: "--layers 4" adds "num_hidden_layers=4", with `key` before the sign */
+    ARG_KEY,     /* arg_list: "--layers 4" adds "num_hidden_layers=4", with `key` before the sign; a whole number */
+    ARG_KEY_REAL, /* the same of a number, */
+    ARG_KEY_WORD, /* of one of the words of `value`, "short|paper", */
+    ARG_KEY_TEXT, /* of any text */
     ARG_END,
 } arg_kind;
 

@@ -40,19 +40,6 @@ static void on_result(void *user, const char *json, const char *text)
     fflush(stdout);
 }
 
-/* A flag for every option of the task, the value of each in `values`: "test_examples" becomes --test-examples, whose value goes to the library as
- * "test_examples=...". */
-enum { MOST_OPTIONS = 48 };
-typedef struct {
-    int n;
-    linnet_task_option option[MOST_OPTIONS];
-    const char *name[MOST_OPTIONS]; /* of the flag */
-    const char *text[MOST_OPTIONS]; /* given; NULL: not */
-    double number[MOST_OPTIONS];
-    int64_t whole[MOST_OPTIONS];
-    int on[MOST_OPTIONS];
-} task_flags;
-
 static const char *dashed(const char *key)
 {
     char *name = args_alloc(strlen(key) + 1);
@@ -81,50 +68,38 @@ static const char *alternatives(const char *words)
     return text;
 }
 
-static void add_flags(const char *task, task_flags *f, arg *table, int *n)
+/* A flag for every option of the task: "test_examples" becomes --test-examples, whose value goes to `set` as "test_examples=...". */
+enum { MOST_OPTIONS = 48 };
+static void add_flags(const char *task, arg_list *set, arg *table, int *n)
 {
-    for (f->n = 0; f->n < MOST_OPTIONS; f->n++) {
-        linnet_task_option *o = &f->option[f->n];
+    static linnet_task_option option[MOST_OPTIONS];
+    for (int i = 0; i < MOST_OPTIONS; i++) {
+        linnet_task_option *o = &option[i];
         o->size = sizeof *o;
-        if (linnet_task_option_at(task, f->n, o) != LINNET_OK) return;
-        f->name[f->n] = dashed(o->key);
-        arg a = { .name = f->name[f->n], .kind = ARG_TEXT, .to = &f->text[f->n], .value = "N", .help = o->help, .fallback = fallback_of(o) };
-        if (o->kind == LINNET_OPTION_SWITCH) a.value = "true|false";
-        if (o->kind == LINNET_OPTION_WORD) a.value = alternatives(o->words);
-        if (o->kind == LINNET_OPTION_TEXT) a.value = o->words;
-        if (o->kind == LINNET_OPTION_NUMBER) a.value = "X";
+        if (linnet_task_option_at(task, i, o) != LINNET_OK) return;
+        arg a = { .name = dashed(o->key), .kind = ARG_KEY, .to = set, .value = "N", .help = o->help, .min = o->least, .max = o->most,
+                  .fallback = fallback_of(o), .key = o->key };
+        if (o->kind == LINNET_OPTION_NUMBER) a.kind = ARG_KEY_REAL, a.value = "X";
+        if (o->kind == LINNET_OPTION_SWITCH) a.kind = ARG_KEY_WORD, a.value = "true|false", a.max = 0;
+        if (o->kind == LINNET_OPTION_WORD) a.kind = ARG_KEY_WORD, a.value = alternatives(o->words);
+        if (o->kind == LINNET_OPTION_TEXT) a.kind = ARG_KEY_TEXT, a.value = o->words;
         table[(*n)++] = a;
     }
 }
 
-/* What was given, as settings; 0, or the exit code after saying what is wrong. */
-static int read_flags(const task_flags *f, arg_list *set)
+/* What the library says of an option begins with its key: here the option is called by its flag. */
+static int say_of_flags(const linnet_context *c, linnet_status s, const arg *table)
 {
-    for (int i = 0; i < f->n; i++) {
-        const linnet_task_option *o = &f->option[i];
-        const char *text = f->text[i];
-        char *end = NULL;
-        if (!text) continue;
-        if (o->kind == LINNET_OPTION_INTEGER || o->kind == LINNET_OPTION_NUMBER) {
-            const double x = strtod(text, &end);
-            const bool whole = o->kind == LINNET_OPTION_INTEGER;
-            if (end == text || *end || !(x >= o->least && x <= o->most) || (whole && x != floor(x))) {
-                const char *kind = whole ? "a whole number" : "a number";
-                if (o->most >= ARG_NO_LIMIT)
-                    return say_error(NULL, NULL, "--%s is \"%s\", expected %s of at least %g", f->name[i], text, kind, o->least);
-                return say_error(NULL, NULL, "--%s is \"%s\", expected %s from %.12g to %.12g", f->name[i], text, kind, o->least, o->most);
-            }
-        }
-        char *pair = args_alloc(strlen(o->key) + strlen(text) + 2);
-        sprintf(pair, "%s=%s", o->key, text);
-        arg_list_add(set, pair);
-    }
-    return 0;
+    const char *key = linnet_task_error_option(c), *flag = dashed(key);
+    for (const arg *a = table; *flag && a->kind != ARG_END; a++)
+        if (strcmp(a->name, flag) == 0)
+            return say_error(linnet_error_detail(c), linnet_error_hint(c), "--%s%s", flag, linnet_error_message(c) + strlen(key));
+    return say_status(c, s);
 }
 
 /* Load or describe what the task needs, and run it. */
 static int run_task(const linnet_task_info *t, const machine_args *m, const model_args *shape, const char *folder, const char *tokenizer_path,
-                    linnet_task_options *o, view *v)
+                    linnet_task_options *o, const arg *table, view *v)
 {
     linnet_context *c = NULL;
     linnet_config *config = NULL;
@@ -149,7 +124,7 @@ static int run_task(const linnet_task_info *t, const machine_args *m, const mode
         s = linnet_task_run(c, t->name, o, &k);
         progress_close(&v->bar);
         if (s == LINNET_OK && o->out && !v->json) printf("a page of plots and the numbers are in %s\n", o->out);
-        if (s != LINNET_OK) code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_status(c, s);
+        if (s != LINNET_OK) code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_of_flags(c, s, table);
     }
     linnet_tokenizer_destroy(tokenizer);
     linnet_model_destroy(model);
@@ -158,19 +133,36 @@ static int run_task(const linnet_task_info *t, const machine_args *m, const mode
     return code;
 }
 
+static void add_word(char *list, size_t room, const char *sign, const char *word)
+{
+    const size_t n = strlen(list);
+    snprintf(list + n, room - n, "%s%s", sign, word);
+}
+
+/* The size of a model of which nothing is said, under a protocol. */
+static const char *const *size_under(const linnet_task_info *t, const char *protocol)
+{
+    if (!t->paper_size || !protocol || strcmp(protocol, "paper") != 0) return t->size;
+    arg_list all = { 0 };
+    for (int i = 0; t->size[i]; i++) arg_list_add(&all, t->size[i]);
+    for (int i = 0; t->paper_size[i]; i++) arg_list_add(&all, t->paper_size[i]);
+    arg_list_add(&all, NULL);
+    return all.item;
+}
+
 static int run_named(const linnet_task_info *t, int argc, char **argv)
 {
     machine_args m = MACHINE_ARGS_INIT;
     model_args shape = { .defaults = t->size };
     linnet_task_options o = LINNET_TASK_OPTIONS_INIT;
-    static task_flags flags;
     static view v;
     arg_list words = { 0 }, set = { 0 };
     const char *tokenizer_path = NULL;
     double minutes = 0;
     const bool trains = t->kind == LINNET_TASK_TRAINS;
     char size[256] = "", usage[256], name[64];
-    for (int i = 0; trains && t->size[i]; i++) snprintf(size + strlen(size), sizeof size - strlen(size), "%s%s", i ? " " : "", t->size[i]);
+    for (int i = 0; trains && t->size[i]; i++) add_word(size, sizeof size, i ? " " : "", t->size[i]);
+    for (int i = 0; t->paper_size && t->paper_size[i]; i++) add_word(size, sizeof size, i ? " " : "; paper ", t->paper_size[i]);
     const arg model[] = { MODEL_FLAGS(&shape, size) };
     const arg common[] = {
         { "results", ARG_HEADING },
@@ -186,7 +178,7 @@ static int run_named(const linnet_task_info *t, int argc, char **argv)
     const arg reads = { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" };
     arg table[2 + MOST_OPTIONS + sizeof model / sizeof *model + sizeof common / sizeof *common] = { { "task", ARG_HEADING } };
     int n = 1;
-    add_flags(t->name, &flags, table, &n);
+    add_flags(t->name, &set, table, &n);
     if (!trains) table[n++] = reads;
     for (size_t i = 0; trains && i < sizeof model / sizeof *model; i++) table[n++] = model[i];
     memcpy(table + n, common, sizeof common);
@@ -195,13 +187,13 @@ static int run_named(const linnet_task_info *t, int argc, char **argv)
     const command self = { .name = name, .summary = t->summary, .usage = usage + strlen(t->name) + 1, .about = t->about, .example = t->example };
     int code = args_parse(&self, table, argc, argv, &words, t->least_files + !trains, t->most_files < 0 ? -1 : t->most_files + !trains);
     if (code >= 0) return code;
-    if ((code = read_flags(&flags, &set)) != 0) return code;
+    shape.defaults = size_under(t, o.protocol);
     o.set = set.item;
     o.n_set = set.count;
     o.max_seconds = 60 * minutes;
     o.files = trains ? words.item : words.item + 1;
     o.n_files = words.count - !trains;
-    return run_task(t, &m, &shape, trains ? NULL : words.item[0], tokenizer_path, &o, &v);
+    return run_task(t, &m, &shape, trains ? NULL : words.item[0], tokenizer_path, &o, table, &v);
 }
 
 static int list_tasks(int json)

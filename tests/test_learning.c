@@ -172,21 +172,39 @@ static void recall_is_solved_or_not(void **state)
 
 typedef struct {
     const char *name;
-    double value;
+    double value, parameters;
 } measure;
+
+static double number_behind(const char *json, const char *name, double otherwise)
+{
+    const char *found = strstr(json, name);
+    return found ? strtod(found + strlen(name), NULL) : otherwise;
+}
 
 static void take_measure(void *user, const char *json, const char *text)
 {
     (void)text;
     measure *m = user;
-    const char *found = strstr(json, m->name);
-    if (found) m->value = strtod(found + strlen(m->name), NULL); /* the last row that has it */
+    m->value = number_behind(json, m->name, m->value); /* the last row that has it */
+    m->parameters = number_behind(json, "\"parameters\": ", m->parameters);
 }
 
-static double learnt(const char *task, const char *mixer, const char *key, const char *value, const char *const *set, int n_set)
+/* "key=value key=value" */
+static void set_all(linnet_config *k, const char *keys)
+{
+    char text[256];
+    snprintf(text, sizeof text, "%s", keys);
+    for (char *pair = strtok(text, " "); pair; pair = strtok(NULL, " ")) {
+        char *sign = strchr(pair, '=');
+        *sign = 0;
+        OK(linnet_config_set(ctx, k, pair, sign + 1));
+    }
+}
+
+static measure learnt(const char *task, const char *mixer, const char *keys, const char *const *set, int n_set)
 {
     const bool one = !strcmp(task, "copying") || !strcmp(task, "word-problem"); /* layer; two otherwise */
-    measure m = {!strcmp(task, "regbench") ? "\"validity\": " : "\"accuracy\": ", NAN};
+    measure m = {!strcmp(task, "regbench") ? "\"validity\": " : "\"accuracy\": ", NAN, NAN};
     linnet_config *k;
     linnet_task_options o = LINNET_TASK_OPTIONS_INIT;
     linnet_task_callbacks back = LINNET_TASK_CALLBACKS_INIT;
@@ -196,7 +214,7 @@ static double learnt(const char *task, const char *mixer, const char *key, const
     linnet_config_set(ctx, k, "num_heads", "2"); /* a layer without heads goes without */
     linnet_config_set(ctx, k, "allow_neg_eigval", "true"); /* where the key is, but for those that go without it */
     linnet_config_set(ctx, k, "lambda_lower_bound", "49"); /* Mesa's, in that experiment: what may turn around is outweighed */
-    if (value) OK(linnet_config_set(ctx, k, key, value));
+    set_all(k, keys);
     OK(linnet_config_set(ctx, k, "num_hidden_layers", one ? "1" : "2"));
     o.config = k;
     o.set = set;
@@ -205,28 +223,29 @@ static double learnt(const char *task, const char *mixer, const char *key, const
     back.result = take_measure;
     OK(linnet_task_run(ctx, task, &o, &back));
     linnet_config_destroy(k);
-    return m.value;
+    return m;
 }
 
-/* What one of two models learns, with the same steps and rate, from a task at which the other must fail. */
+/* What one of two models learns, with the same steps, batch and rate, from a task at which the other must fail, which has as many parameters. */
 typedef struct {
-    const char *task, *mixer[2], *key, *value[2]; /* that one learns it, that one does not; NULL: not a key of that one */
+    const char *task, *mixer[2], *keys[2]; /* of the one that learns it, of the one that does not */
     const char *const *set;
     double least, most; /* of the one, of the other: the best of their seeds, since now and then a training gets nowhere */
     int seeds;
 } contest;
 
-static double best_of(const contest *p, int k)
+static measure best_of(const contest *p, int k)
 {
     const char *set[16];
     char seed[16];
     int n = 0;
-    double best = 0;
+    measure best = {.value = 0};
     while (p->set[n]) set[n] = p->set[n], n++;
     set[n++] = seed;
-    for (int i = 1; i <= p->seeds && !(k == 0 && best > p->least); i++) {
+    for (int i = 1; i <= p->seeds && !(k == 0 && best.value > p->least); i++) {
         snprintf(seed, sizeof seed, "seed=%d", i);
-        best = fmax(best, learnt(p->task, p->mixer[k], p->key, p->value[k], set, n));
+        const measure m = learnt(p->task, p->mixer[k], p->keys[k], set, n);
+        if (i == 1 || m.value > best.value) best = m;
     }
     return best;
 }
@@ -234,8 +253,10 @@ static double best_of(const contest *p, int k)
 static void hold(const contest *all, size_t n)
 {
     for (const contest *p = all; p < all + n; p++) {
-        const double one = best_of(p, 0), other = best_of(p, 1);
-        if (!(one > p->least && other < p->most)) fail_msg("%s: %g of the one, %g of the other", p->task, one, other);
+        const measure one = best_of(p, 0), other = best_of(p, 1);
+        print_message("%s: %.3f of %s %s, %.3f of %s %s\n", p->task, one.value, p->mixer[0], p->keys[0], other.value, p->mixer[1], p->keys[1]);
+        if (!(one.value > p->least && other.value < p->most)) fail_msg("%s: %g of the one, %g of the other", p->task, one.value, other.value);
+        if (!(other.parameters >= one.parameters)) fail_msg("%s: %g parameters fail, %g do not", p->task, other.parameters, one.parameters);
     }
 }
 
@@ -252,10 +273,10 @@ static void some_learn_what_others_cannot(void **state)
     static const char *const copy[] = {"vocabulary=6", "length=6", "test_length=6", "steps=500", "batch=16", "learning_rate=1e-2", "test_examples=64",
                                        "test_every=0", NULL};
     static const contest all[] = {
-        {"mesa-parity", {"delta_net", "delta_net"}, "allow_neg_eigval", {"true", "false"}, running, 0.9, 0.8, 3},
-        {"mesa-parity", {"mesa_net", "mesa_net"}, "allow_neg_gamma", {"true", "false"}, running, 0.9, 0.8, 3},
-        {"parity", {"delta_net", "delta_net"}, "allow_neg_eigval", {"true", "false"}, single, 0.95, 0.75, 1},
-        {"copying", {"delta_net", "hgrn"}, "hidden_size", {"32", "32"}, copy, 0.95, 0.8, 1},
+        {"mesa-parity", {"delta_net", "delta_net"}, {"allow_neg_eigval=true", "allow_neg_eigval=false"}, running, 0.9, 0.8, 3},
+        {"mesa-parity", {"mesa_net", "mesa_net"}, {"allow_neg_gamma=true", "allow_neg_gamma=false"}, running, 0.9, 0.8, 3},
+        {"parity", {"delta_net", "delta_net"}, {"allow_neg_eigval=true", "allow_neg_eigval=false"}, single, 0.95, 0.75, 1},
+        {"copying", {"delta_net", "hgrn"}, {"", "intermediate_size=288"}, copy, 0.95, 0.8, 1},
     };
     hold(all, sizeof all / sizeof *all);
 }
@@ -278,11 +299,66 @@ static void others_fail_at_recall_and_groups(void **state)
     static const char *const automata[] = {"automata=2000", "test_automata=32", "test_examples=16", "steps=800", "batch=4", "learning_rate=1e-2",
                                            "test_every=0", NULL};
     static const contest all[] = {
-        {"word-problem", {"gated_deltaproduct", "gated_deltaproduct"}, "num_householder", {"2", "1"}, s3, 0.9, 0.7, 1},
-        {"mad", {"delta_net", "linear_attn"}, "hidden_size", {"32", "32"}, recall, 0.95, 0.7, 1},
-        {"mad", {"delta_net", "attention"}, "window_size", {NULL, "2"}, string, 0.8, 0.55, 1},
-        {"mod-arith", {"delta_net", "attention"}, "window_size", {NULL, "2"}, sum, 0.95, 0.5, 1},
-        {"regbench", {"delta_net", "attention"}, "window_size", {NULL, "4"}, automata, 0.55, 0.5, 3},
+        {"word-problem", {"gated_deltaproduct", "gated_deltaproduct"}, {"num_householder=2", "num_householder=1 intermediate_size=352"}, s3, 0.9, 0.7,
+         1},
+        {"mad", {"delta_net", "linear_attn"}, {"", ""}, recall, 0.95, 0.7, 1},
+        {"mad", {"delta_net", "attention"}, {"", "window_size=2 intermediate_size=288"}, string, 0.8, 0.55, 1},
+        {"mod-arith", {"delta_net", "attention"}, {"", "window_size=2 intermediate_size=288"}, sum, 0.95, 0.5, 1},
+        {"regbench", {"delta_net", "attention"}, {"", "window_size=4 intermediate_size=288"}, automata, 0.55, 0.5, 3},
+    };
+    hold(all, sizeof all / sizeof *all);
+}
+
+/* MAD's other kinds. A token by itself says nothing of the key before it; a window of two tokens in two layers sees three, and guesses one of four
+ * values, of three, of six letters; and a sum of writes blurs. */
+static void others_fail_at_mad(void **state)
+{
+    (void)state;
+    if (SANITIZED) skip();
+    static const char *const map[] = {"kind=memorisation", "settings=own", "vocabulary=33", "length=16", "train=64", "steps=200", "batch=16",
+                                      "learning_rate=1e-2", "test_examples=64", "test_every=0", NULL};
+    static const char *const noisy[] = {"kind=noisy", "settings=own", "vocabulary=12", "noise_vocabulary=4", "length=32", "steps=400", "batch=16",
+                                        "learning_rate=1e-2", "test_examples=64", "test_every=0", NULL};
+    static const char *const fuzzy[] = {"kind=fuzzy", "settings=own", "vocabulary=7", "length=24", "steps=800", "batch=32", "learning_rate=1e-2",
+                                        "test_examples=128", "test_every=0", NULL};
+    static const char *const chosen[] = {"kind=copying", "settings=own", "vocabulary=8", "length=16", "copy=3", "steps=600", "batch=32",
+                                         "learning_rate=1e-2", "test_examples=128", "test_every=0", NULL};
+    static const contest all[] = {
+        {"mad", {"attention", "attention"}, {"window_size=2", "window_size=1"}, map, 0.95, 0.3, 1},
+        {"mad", {"delta_net", "linear_attn"}, {"", ""}, noisy, 0.9, 0.6, 1},
+        {"mad", {"delta_net", "attention"}, {"", "window_size=2 intermediate_size=288"}, fuzzy, 0.9, 0.6, 1},
+        {"mad", {"delta_net", "attention"}, {"", "window_size=2 intermediate_size=288"}, chosen, 0.9, 0.4, 1},
+    };
+    hold(all, sizeof all / sizeof *all);
+}
+
+/* A transposition is one reflection, which a step of the delta rule is with an eigenvalue of -1, and a cycle of three points two: one layer of one
+ * step a token multiplies transpositions of four and five points, whose products are all permutations, and of four steps cycles, whose products are
+ * the even ones of five points; with eigenvalues from 0, or with one step for a cycle, it does not. Nor does it with eigenvalues from 0 where three
+ * of four elements are the identity. An expression in brackets begins beyond a window. */
+static void others_fail_at_more_groups_and_brackets(void **state)
+{
+    (void)state;
+    if (SANITIZED) skip();
+    static const char *const s4[] = {"group=S4", "variant=swaps", "length=8", "test_length=12", "steps=500", "batch=32", "learning_rate=1e-2",
+                                     "test_examples=64", "test_every=0", NULL};
+    static const char *const s5[] = {"group=S5", "variant=swaps", "length=8", "test_length=12", "steps=500", "batch=32", "learning_rate=1e-2",
+                                     "test_examples=64", "test_every=0", NULL};
+    static const char *const a5[] = {"group=A5", "limit=3", "length=6", "test_length=6", "steps=500", "batch=64", "learning_rate=5e-3",
+                                     "test_examples=64", "test_every=0", NULL};
+    static const char *const hard[] = {"variant=hard", "length=16", "test_length=64", "steps=500", "batch=16", "learning_rate=1e-2",
+                                       "test_examples=64", "test_every=0", NULL};
+    static const char *const brackets[] = {"brackets=true", "least=8", "most=9", "test_least=8", "test_most=9", "steps=1500", "batch=32",
+                                           "learning_rate=1e-2", "test_examples=128", "test_every=0", NULL};
+#define PRODUCT {"gated_deltaproduct", "gated_deltaproduct"}
+    static const contest all[] = {
+        {"word-problem", PRODUCT, {"num_householder=1", "num_householder=1 allow_neg_eigval=false"}, s4, 0.9, 0.6, 2},
+        {"word-problem", PRODUCT, {"num_householder=1", "num_householder=1 allow_neg_eigval=false"}, s5, 0.9, 0.6, 2},
+        {"word-problem", PRODUCT, {"num_householder=4 hidden_size=64 num_heads=4 use_short_conv=false",
+                                   "num_householder=1 hidden_size=64 num_heads=4 use_short_conv=false intermediate_size=704"}, a5, 0.9, 0.6, 1},
+        {"word-problem", PRODUCT, {"num_householder=2 use_short_conv=false", "num_householder=2 use_short_conv=false allow_neg_eigval=false"}, hard,
+         0.9, 0.6, 1},
+        {"mod-arith", {"delta_net", "attention"}, {"", "window_size=2 intermediate_size=288"}, brackets, 0.9, 0.5, 1},
     };
     hold(all, sizeof all / sizeof *all);
 }
@@ -301,6 +377,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = { cmocka_unit_test(losses_end_in_a_band), cmocka_unit_test(recall_is_solved_or_not),
-                                        cmocka_unit_test(some_learn_what_others_cannot), cmocka_unit_test(others_fail_at_recall_and_groups) };
+                                        cmocka_unit_test(some_learn_what_others_cannot), cmocka_unit_test(others_fail_at_recall_and_groups),
+                                        cmocka_unit_test(others_fail_at_mad), cmocka_unit_test(others_fail_at_more_groups_and_brackets) };
     return cmocka_run_group_tests(tests, open_all, close_folder);
 }

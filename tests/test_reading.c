@@ -81,22 +81,22 @@ static void prompts_are_the_harness_s(void **state)
         {3, "{'sentence': 'The _ is big.', 'option1': 'cat', 'option2': 'dog', 'answer': '2'}", NULL, "The cat", "The dog", "is big.", 2, 1},
         {4, "{'question': {'stem': 'Why?', 'choices': [{'text': 'a', 'label': 'A'}, {'text': 'b', 'label': 'B'}]}, 'answerKey': 'B'}",
          NULL, "Question: Why?\nAnswer:", "Question: Why?\nAnswer:", "b", 2, 1},
-        {4, "{'question': 'Why?', 'choices': {'text': ['a', 'b'], 'label': ['1', '2']}, 'answerKey': '1'}", NULL,
+        {5, "{'question': 'Why?', 'choices': {'text': ['a', 'b'], 'label': ['1', '2']}, 'answerKey': '1'}", NULL,
          "Question: Why?\nAnswer:", "Question: Why?\nAnswer:", "b", 2, 0},
-        {5, "{'question_stem': 'Sun', 'choices': {'text': ['a', 'b'], 'label': ['A', 'B']}, 'answerKey': 'A'}", NULL, "Sun", "Sun", "b", 2, 0},
-        {6, "{'context': 'C.', 'question': 'Q?', 'answerA': 'a', 'answerB': 'b', 'answerC': 'c', 'label': '3'}", NULL, "Q: C. Q?\nA:",
+        {6, "{'question_stem': 'Sun', 'choices': {'text': ['a', 'b'], 'label': ['A', 'B']}, 'answerKey': 'A'}", NULL, "Sun", "Sun", "b", 2, 0},
+        {7, "{'context': 'C.', 'question': 'Q?', 'answerA': 'a', 'answerB': 'b', 'answerC': 'c', 'label': '3'}", NULL, "Q: C. Q?\nA:",
          "Q: C. Q?\nA:", "c", 3, 2},
-        {7, "{'passage': 'P.', 'question': 'is it', 'answer': true}", NULL, "P.\nQuestion: is it?\nAnswer:",
+        {8, "{'passage': 'P.', 'question': 'is it', 'answer': true}", NULL, "P.\nQuestion: is it?\nAnswer:",
          "P.\nQuestion: is it?\nAnswer:", "yes", 2, 1},
-        {8, "{'article': 'T.', 'question': 'Who', 'options': ['a', 'b', 'c', 'd'], 'answer': 'C'}", NULL, "Article: T.\n\nWho", "Article: T.\n\nWho",
+        {9, "{'article': 'T.', 'question': 'Who', 'options': ['a', 'b', 'c', 'd'], 'answer': 'C'}", NULL, "Article: T.\n\nWho", "Article: T.\n\nWho",
          "d", 4, 2},
-        {8, "{'article': 'T.', 'questions': ['Who?', 'It is  _  .', 'Why?'], 'options': [['a', 'b'], ['c', 'd'], ['e', 'f']],"
+        {9, "{'article': 'T.', 'questions': ['Who?', 'It is  _  .', 'Why?'], 'options': [['a', 'b'], ['c', 'd'], ['e', 'f']],"
             "'answers': ['B', 'A', 'B']}", NULL, OF_RACE, OF_RACE, "f", 2, 1},
-        {8, "{'article': 'T.', 'problems': [{'question': 'Who?', 'options': ['a', 'b'], 'answer': 'B'}, {'question': 'It is  _  .', 'options':"
+        {9, "{'article': 'T.', 'problems': [{'question': 'Who?', 'options': ['a', 'b'], 'answer': 'B'}, {'question': 'It is  _  .', 'options':"
             "['c', 'd'], 'answer': 'A'}, {'question': 'Why?', 'options': ['e', 'f'], 'answer': 'B'}]}", NULL, OF_RACE, OF_RACE, "f", 2, 1},
-        {9, "{'input_sentence_1': 'A.', 'input_sentence_2': 'B.', 'input_sentence_3': 'C.', 'input_sentence_4': 'D.', 'sentence_quiz1': 'E.',"
+        {10, "{'input_sentence_1': 'A.', 'input_sentence_2': 'B.', 'input_sentence_3': 'C.', 'input_sentence_4': 'D.', 'sentence_quiz1': 'E.',"
             "'sentence_quiz2': 'F.', 'answer_right_ending': 2}", NULL, "A. B. C. D.", "A. B. C. D.", "F.", 2, 1},
-        {10, "{'question': ' Which? ', 'choices': ['w', 'x', 'y', 'z'], 'answer': 3, 'subject': 'us_law'}", NULL, OF_MMLU, OF_MMLU, "D", 4, 3},
+        {11, "{'question': ' Which? ', 'choices': ['w', 'x', 'y', 'z'], 'answer': 3, 'subject': 'us_law'}", NULL, OF_MMLU, OF_MMLU, "D", 4, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         lnt_arena arena = {0};
@@ -118,7 +118,7 @@ static void prompts_are_the_harness_s(void **state)
         assert_string_equal(q.choice[q.n - 1], cases[i].choice);
         if (cases[i].format == 2) assert_string_equal(q.choice[0], "e f");
         json_decref(line);
-        for (int f = 0; f < 11 && !i; f++) { /* an empty object is none of them */
+        for (int f = 0; f < 12 && !i; f++) { /* an empty object is none of them */
             line = json_object();
             assert_int_equal(lnt_choice_read(&l, line, f, NULL, &arena, &q), LINNET_EFORMAT);
             json_decref(line);
@@ -135,7 +135,7 @@ static void bad_questions_are_named(void **state)
         const char *line, *labels, *says;
     } bad[] = {
         {2, "{'activity_label': 'a', 'ctx_a': 'b', 'ctx_b': 'c', 'label': '1'}", NULL, "\"endings\" is missing"},
-        {8, "{'article': 'a', 'options': ['a', 'b'], 'answer': 'A'}", NULL, "\"question|questions|problems\" is missing"},
+        {9, "{'article': 'a', 'options': ['a', 'b'], 'answer': 'A'}", NULL, "\"question|questions|problems\" is missing"},
         {1, "{'goal': 'G?', 'sol1': 'x', 'label': 0}", NULL, "\"sol2\" is missing"},
         {1, "{'goal': 'G?', 'sol1': 'x', 'sol2': 'y'}", NULL, "\"label\" is missing"},
         {1, "{'goal': 'G?', 'sol1': 'x', 'sol2': 'y'}", "7\n", "answer 7, expected 0 to 1"},
@@ -183,6 +183,12 @@ static void lambada_is_the_last_word(void **state)
     near("acc", number(&r, 0, "acc"), right / 2.0);
     assert_true(number(&r, 0, "examples") == 2);
     drop(&r);
+    for (int i = 0; i < 2; i++) { /* called as the harness calls it */
+        static const char *const set[] = {"examples=1", "format=lambada_standard"};
+        r = run("lambada", file, NULL, set, 1 + i, LINNET_OK);
+        assert_string_equal(json_string_value(json_object_get(r.row[0], "format")), i ? "lambada_standard" : "lambada_openai");
+        drop(&r);
+    }
     /* a passage that goes on as the model itself would is right */
     char own[64] = "abcab ", line[128];
     for (int n = 6; n < 9; n++) {
@@ -235,6 +241,14 @@ static void choices_are_by_likelihood(void **state)
     near("acc_norm", number(&r, 0, "acc_norm"), 3 / 6.0);
     near("acc_stderr", number(&r, 0, "acc_stderr"), sqrt(0.25 / 5));
     drop(&r);
+    static const char exam[] = "{\"id\": \"Mercury_1\", \"question\": \"W\", \"choices\": {\"text\": [\"a\", \"b\"], \"label\": [\"A\", \"B\"]}, "
+                               "\"answerKey\": \"A\"}\n";
+    static const char *const sets[][2] = {{"format=arc_easy", "arc_easy"}, {"format=arc_challenge", "arc_challenge"}};
+    for (int i = 0; i < 2; i++) { /* the same file, called as whoever asks calls it */
+        r = run("choice", written(exam), NULL, sets[i], 1, LINNET_OK);
+        assert_string_equal(json_string_value(json_object_get(r.row[0], "format")), sets[i][1]);
+        drop(&r);
+    }
     for (int i = 0; i < 3; i++) { /* which one it is */
         sprintf(lines, "{\"prompt\": \"%s\", \"choices\": [\"%s\", \"%s\", \"%s\"], \"answer\": %d}\n", prompt, choice[0], choice[1], choice[2], i);
         r = run("choice", written(lines), NULL, NULL, 0, LINNET_OK);

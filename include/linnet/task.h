@@ -37,6 +37,7 @@ typedef struct {
     int32_t least_files, most_files; /* of linnet_task_options.files; most -1: any number */
     const char *files;             /* what they are, for usage: "TEXT..."; "": there are none */
     const char *const *size;       /* "key=value" of a small configuration for it, NULL at the end; NULL: it trains none */
+    const char *const *paper_size; /* what the paper's model has instead or besides; NULL: nothing, or the paper has several, which `about` names */
 } linnet_task_info;
 /* The i-th task; NULL past the end. */
 LINNET_API const linnet_task_info *linnet_task_at(int i);
@@ -108,6 +109,10 @@ typedef struct {
  * in `out`. Everything that is handed in stays the caller's. */
 LINNET_API linnet_status linnet_task_run(linnet_context *c, const char *name, const linnet_task_options *options,
                                          const linnet_task_callbacks *callbacks);
+
+/* The key of the option with which the message of the context's last error begins (linnet_error_message), "" when it is about none: a program that
+ * calls its options something else puts its own name there. */
+LINNET_API const char *linnet_task_error_option(const linnet_context *c);
 
 /* ---- runs side by side ---------------------------------------------------------------------------------------------------------- */
 

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/context.h"
+
 lnt_given lnt_given_int(int64_t v)
 {
     lnt_given g = {.kind = LNT_GIVEN_INT, .integer = v, .real = (double)v};
@@ -91,22 +93,39 @@ bool lnt_option_fits(const lnt_option *o, const lnt_given *v)
     return false;
 }
 
+linnet_status lnt_fail_option(lnt_ctx *c, const char *key, const char *format, ...)
+{
+    char text[1024];
+    if (!c) return LINNET_EINVAL;
+    va_list ap;
+    va_start(ap, format);
+    lnt_format_list(text, sizeof text, format, ap);
+    va_end(ap);
+    lnt_fail(c, LINNET_EINVAL, "%s %s", key, text);
+    snprintf(c->option, sizeof c->option, "%s", key);
+    return LINNET_EINVAL;
+}
+
+const char *lnt_failed_option(const lnt_ctx *c) { return c ? c->option : ""; }
+
 linnet_status lnt_option_put(lnt_ctx *c, const char *where, const lnt_option *o, const lnt_given *v, void *base)
 {
     static const char *const expected[] = {"an integer", "a number", "true or false", ""};
     const char *or_null = o->nullable ? " or null" : "";
+    char key[80];
+    snprintf(key, sizeof key, "%s%s", where, o->key);
     double value = o->null;
     bool number = o->kind == LNT_OPTION_INT || o->kind == LNT_OPTION_REAL;
     if (!lnt_option_fits(o, v) && o->kind != LNT_OPTION_WORD)
-        return lnt_fail(c, LINNET_EINVAL, "%s%s is %s, expected %s%s", where, o->key, v->shown, expected[o->kind], or_null);
+        return lnt_fail_option(c, key, "is %s, expected %s%s", v->shown, expected[o->kind], or_null);
     if (v->kind != LNT_GIVEN_NULL || !o->nullable) {
         if (number) value = v->real;
         else if (o->kind == LNT_OPTION_SWITCH) value = (double)v->integer;
         else value = v->kind == LNT_GIVEN_WORD ? lnt_word_find(o->words, v->word) : -1;
         if (number && !(value >= o->lo && value <= o->hi))
-            return lnt_fail(c, LINNET_EINVAL, "%s%s is %s, expected %.10g to %.10g%s", where, o->key, v->shown, o->lo, o->hi, or_null);
+            return lnt_fail_option(c, key, "is %s, expected %.10g to %.10g%s", v->shown, o->lo, o->hi, or_null);
         if (o->kind == LNT_OPTION_WORD && value < 0)
-            return lnt_fail(c, LINNET_EINVAL, "%s%s is %s, expected %s%s", where, o->key, v->shown, o->words, or_null);
+            return lnt_fail_option(c, key, "is %s, expected %s%s", v->shown, o->words, or_null);
     }
     if (base) store(o, value, base);
     return LINNET_OK;

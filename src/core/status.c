@@ -34,7 +34,7 @@ linnet_status lnt_fail(lnt_ctx *c, linnet_status s, const char *format, ...)
         va_start(ap, format);
         write_text(c->message, sizeof c->message, format, ap);
         va_end(ap);
-        c->detail[0] = c->hint[0] = 0;
+        c->detail[0] = c->hint[0] = c->option[0] = 0;
         c->status = s;
     }
     return s;

@@ -14,7 +14,8 @@ typedef struct {
 } options;
 
 static const lnt_option keys[] = {
-    LNT_WORD(options, format, LNT_CHOICE_FORMATS, 0, "what the file's lines are; plain: {\"prompt\", \"choices\": [...], \"answer\": 0}"),
+    LNT_WORD(options, format, LNT_CHOICE_FORMATS, 0,
+             "the benchmark, by which results are called; plain: {\"prompt\", \"choices\": [...], \"answer\": 0}"),
     LNT_INT(options, examples, 0, 1e9, 500, "questions; 0: all"),
     LNT_INT(options, length, 0, 1 << 24, 0, "tokens of a prompt with its choice at most, the last ones; 0: all"),
     LNT_SWITCH(options, likelihoods, false, "a row for every choice, too: what was asked, and its likelihood"),
@@ -138,7 +139,7 @@ const lnt_task lnt_task_choice = {
              "FILE is the benchmark's own, JSON lines; LABELS has its answers where they stand beside it. acc takes the choice with the largest "
              "likelihood behind the prompt, acc_norm per character of the choice, acc_per_token per token.",
              "Gao et al., lm-evaluation-harness; von Oswald et al. 2025, arXiv 2506.05233",
-             "linnet task choice model/ valid.jsonl valid-labels.lst --format piqa", LINNET_TASK_READS, 1, 2, "FILE [LABELS]", NULL},
+             "linnet task choice model/ valid.jsonl valid-labels.lst --format piqa", LINNET_TASK_READS, 1, 2, "FILE [LABELS]", NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .paper = paper,
     .run = run,

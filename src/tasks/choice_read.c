@@ -6,7 +6,7 @@
 #include "hub/json.h"
 #include "tasks/choice.h"
 
-enum { PLAIN, PIQA, HELLASWAG, WINOGRANDE, ARC, OPENBOOKQA, SOCIAL_IQA, BOOLQ, RACE, STORYCLOZE, MMLU };
+enum { PLAIN, PIQA, HELLASWAG, WINOGRANDE, ARC_EASY, ARC_CHALLENGE, OPENBOOKQA, SOCIAL_IQA, BOOLQ, RACE, STORYCLOZE, MMLU };
 
 static const char *text_of(const json_t *line, const char *key) { return json_string_value(json_object_get(line, key)); }
 
@@ -230,7 +230,8 @@ static void read_fields(const json_t *line, int format, lnt_arena *arena, lnt_qu
         break;
     case HELLASWAG: read_hellaswag(line, arena, q); break;
     case WINOGRANDE: read_winogrande(line, arena, q); break;
-    case ARC: read_exam(line, true, arena, q); break;
+    case ARC_EASY:
+    case ARC_CHALLENGE: read_exam(line, true, arena, q); break;
     case OPENBOOKQA: read_exam(line, false, arena, q); break;
     case SOCIAL_IQA:
         a = text_of(line, "context");
@@ -262,7 +263,8 @@ static const char *const fields[] = {
     [PIQA] = "goal sol1 sol2 label",
     [HELLASWAG] = "activity_label ctx_a ctx_b endings label",
     [WINOGRANDE] = "sentence option1 option2 answer",
-    [ARC] = "question|question_stem choices|question answerKey",
+    [ARC_EASY] = "question|question_stem choices|question answerKey",
+    [ARC_CHALLENGE] = "question|question_stem choices|question answerKey",
     [OPENBOOKQA] = "question|question_stem choices|question answerKey",
     [SOCIAL_IQA] = "context question answerA answerB answerC label",
     [BOOLQ] = "passage question label|answer",

@@ -122,8 +122,8 @@ static linnet_status one_file(lnt_run *r, lnt_reader *k, const char *path, const
         int64_t draws = shots ? o->draws : 1;
         double sum = 0, squares = 0, share = 0;
         if (shots >= z->n)
-            return lnt_fail(r->c, LINNET_EINVAL, "shots is %lld, but %s has %lld examples beside a question", (long long)shots, path,
-                            (long long)z->n - 1);
+            return lnt_fail_option(r->c, "shots", "is %lld, but %s has %lld examples beside a question", (long long)shots, path,
+                                   (long long)z->n - 1);
         for (int64_t d = 0; d < draws; d++) {
             if (d && lnt_run_late(r)) {
                 draws = d;
@@ -188,7 +188,7 @@ const lnt_task lnt_task_few_shot = {
              "before the question as they are; acc is the share of answers whose every token is the model's own choice, the mean over the draws, "
              "with their deviation.",
              "Brown et al. 2020, arXiv 2005.14165; von Oswald et al. 2025, arXiv 2506.05233",
-             "linnet task few-shot model/ cycle_letters_in_word.jsonl", LINNET_TASK_READS, 1, -1, "FILE...", NULL},
+             "linnet task few-shot model/ cycle_letters_in_word.jsonl", LINNET_TASK_READS, 1, -1, "FILE...", NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

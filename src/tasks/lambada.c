@@ -6,11 +6,15 @@
 #include "tasks/texts.h"
 
 typedef struct {
+    int format;
     int64_t examples, length;
     bool likelihoods;
 } options;
 
+/* EleutherAI's names; the prompts are the same. */
+#define FORMATS "lambada_openai lambada_standard"
 static const lnt_option keys[] = {
+    LNT_WORD(options, format, FORMATS, 0, "which of the two versions of the passages FILE is: the name in the results"),
     LNT_INT(options, examples, 0, 1e9, 500, "passages to read; 0: all"),
     LNT_INT(options, length, 0, 1 << 24, 0, "tokens of a passage at most, the last ones; 0: all"),
     LNT_SWITCH(options, likelihoods, false, "a row for every passage, too: what was asked, and its likelihood"),
@@ -92,7 +96,9 @@ static linnet_status run(lnt_run *r)
         goto done;
     }
     const double acc = (double)z.right / (double)z.n;
+    char word[24];
     lnt_row_begin(&r->report, "result");
+    lnt_row_text(&r->report, "format", lnt_word_at(FORMATS, o->format, word, sizeof word));
     lnt_row_int(&r->report, "examples", z.n);
     lnt_row_real(&r->report, "acc", acc);
     lnt_row_real(&r->report, "acc_stderr", z.n > 1 ? sqrt(acc * (1 - acc) / (double)(z.n - 1)) : NAN);
@@ -109,7 +115,7 @@ const lnt_task lnt_task_lambada = {
     .info = {"lambada", "the last word of a passage",
              "FILE has a passage a line, {\"text\": ...}. acc: all tokens of the last word are the model's own choice; perplexity: of the whole "
              "word.",
-             "Paperno et al. 2016, arXiv 1606.06031", "linnet task lambada model/ lambada_test.jsonl", LINNET_TASK_READS, 1, 1, "FILE", NULL},
+             "Paperno et al. 2016, arXiv 1606.06031", "linnet task lambada model/ lambada_test.jsonl", LINNET_TASK_READS, 1, 1, "FILE", NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .paper = paper,
     .run = run,

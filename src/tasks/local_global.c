@@ -70,11 +70,11 @@ static linnet_status open_windows(lnt_run *r, windowed *w, int *n)
         double window = 0;
         int one;
         if (!text) break;
-        if (!folder) return lnt_fail(r->c, LINNET_EINVAL, "windows has \"%.60s\", expected N=DIR", text);
+        if (!folder) return lnt_fail_option(r->c, "windows", "has \"%.60s\", expected N=DIR", text);
         *folder++ = 0;
         LNT_TRY(lnt_task_numbers(r->c, "windows", text, 1, 1 << 24, 1, &window, &one));
         if (*n && (int64_t)window <= w[*n - 1].window)
-            return lnt_fail(r->c, LINNET_EINVAL, "windows are not in the order of their size: %.0f", window);
+            return lnt_fail_option(r->c, "windows", "are not in the order of their size: %.0f", window);
         w[*n].window = (int64_t)window;
         LNT_TRY(linnet_model_load(r->c, folder, r->o->model->dtype, &w[*n].m));
         const linnet_model *m = w[(*n)++].m;
@@ -84,7 +84,7 @@ static linnet_status open_windows(lnt_run *r, windowed *w, int *n)
             return lnt_fail(r->c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model in %s knows %lld",
                             (long long)linnet_tokenizer_vocabulary(r->o->tokenizer), folder, (long long)m->config->vocab_size);
     }
-    if (*n < 2) return lnt_fail(r->c, LINNET_EINVAL, "windows names %d models, expected 2 to %d as N=DIR,N=DIR", *n, MOST_MODELS);
+    if (*n < 2) return lnt_fail_option(r->c, "windows", "names %d models, expected 2 to %d as N=DIR,N=DIR", *n, MOST_MODELS);
     return LINNET_OK;
 }
 
@@ -95,7 +95,7 @@ static linnet_status score(lnt_run *r, linnet_model *m, int file, double *out)
     const int which = format ? lnt_word_find(LNT_CHOICE_FORMATS, format) : -1;
     lnt_reader k;
     double share[3];
-    if (which < 0) return lnt_fail(r->c, LINNET_EINVAL, "formats has \"%.40s\", expected some of %s", format ? format : "", LNT_CHOICE_FORMATS);
+    if (which < 0) return lnt_fail_option(r->c, "formats", "has \"%.40s\", expected some of %s", format ? format : "", LNT_CHOICE_FORMATS);
     LNT_TRY(lnt_reader_open(r, false, &k));
     k.m = m;
     const linnet_status s = lnt_choice_score(&k, r->o->files[file], labels && *labels ? labels : NULL, which, o->examples, share);
@@ -148,8 +148,8 @@ const lnt_task lnt_task_local_global = {
              "FILE is a file of the task choice; MODEL has no window, --windows names models that differ from it by theirs alone. kind is global "
              "when the score rises with the window and no window up to 64 beats the full model, else local.",
              "von Oswald et al. 2025, arXiv 2506.05233",
-             "linnet task local-global full/ arc.jsonl --formats arc --windows 4=swa4,16=swa16,64=swa64",
-             LINNET_TASK_READS, 1, MOST_FILES, "FILE...", NULL},
+             "linnet task local-global full/ easy.jsonl --formats arc_easy --windows 4=swa4,16=swa16,64=swa64",
+             LINNET_TASK_READS, 1, MOST_FILES, "FILE...", NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 3,

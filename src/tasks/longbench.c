@@ -236,7 +236,7 @@ const lnt_task lnt_task_longbench = {
              "Not as there: ROUGE-L is rouge-score's, edit similarity is by insertions and deletions, and without --prompts the prompts are "
              "linnet's own.",
              "Bai et al. 2023, LongBench, arXiv 2308.14508",
-             "linnet task longbench model/ qasper.jsonl trec.jsonl --prompts dataset2prompt.json", LINNET_TASK_READS, 1, -1, "FILE...", NULL},
+             "linnet task longbench model/ qasper.jsonl trec.jsonl --prompts dataset2prompt.json", LINNET_TASK_READS, 1, -1, "FILE...", NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

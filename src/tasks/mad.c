@@ -320,14 +320,15 @@ static linnet_status check(lnt_ctx *c, const setting *q)
 {
     const bool recalls = q->kind == IN_CONTEXT || q->kind == NOISY;
     if (recalls && (q->vocabulary - q->noise_vocabulary < 4 || (q->noise > 0 && q->noise_vocabulary < 1)))
-        return lnt_fail(c, LINNET_EINVAL, "a vocabulary of %lld with %lld of noise, expected at least 4 more, and noise from 1 where there is some",
-                        (long long)q->vocabulary, (long long)q->noise_vocabulary);
-    if (q->kind == FUZZY && (q->vocabulary < 2 * MOST_MOTIF + 1 || q->length < 6 * MOST_MOTIF + 1))
-        return lnt_fail(c, LINNET_EINVAL, "vocabulary %lld and length %lld, expected at least %d and %d", (long long)q->vocabulary,
-                        (long long)q->length, 2 * MOST_MOTIF + 1, 6 * MOST_MOTIF + 1);
+        return lnt_fail_option(c, "noise_vocabulary", "is %lld, expected at most %lld, 4 fewer than the vocabulary, and from 1 where there is noise",
+                               (long long)q->noise_vocabulary, (long long)q->vocabulary - 4);
+    if (q->kind == FUZZY && q->vocabulary < 2 * MOST_MOTIF + 1)
+        return lnt_fail_option(c, "vocabulary", "is %lld, expected at least %d", (long long)q->vocabulary, 2 * MOST_MOTIF + 1);
+    if (q->kind == FUZZY && q->length < 6 * MOST_MOTIF + 1)
+        return lnt_fail_option(c, "length", "is %lld, expected at least %d", (long long)q->length, 6 * MOST_MOTIF + 1);
     if (q->kind == COPYING && q->length < 2 * q->copy + 1)
-        return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected at least %lld for %lld tokens to copy", (long long)q->length,
-                        (long long)(2 * q->copy + 1), (long long)q->copy);
+        return lnt_fail_option(c, "length", "is %lld, expected at least %lld for %lld tokens to copy", (long long)q->length,
+                               (long long)(2 * q->copy + 1), (long long)q->copy);
     return LINNET_OK;
 }
 
@@ -389,11 +390,11 @@ static linnet_status check_given(const lnt_run *r)
     const options *o = r->values;
     static const char *const of_setting[] = {"vocabulary", "length", "copy", "noise_vocabulary", "noise", "train"};
     for (size_t i = 0; i < sizeof of_setting / sizeof *of_setting && o->settings != 0; i++)
-        LNT_TRY(lnt_run_unread(r, of_setting[i], "settings=own reads it, the benchmark's settings have their own"));
-    if (o->kind != KINDS && o->kind != COPYING) LNT_TRY(lnt_run_unread(r, "copy", "it is of kind=copying"));
+        LNT_TRY(lnt_run_unread(r, of_setting[i], "the benchmark's settings have their own; those called own read it"));
+    if (o->kind != KINDS && o->kind != COPYING) LNT_TRY(lnt_run_unread(r, "copy", "copying alone has it"));
     if (o->kind != KINDS && o->kind != IN_CONTEXT && o->kind != NOISY) {
-        LNT_TRY(lnt_run_unread(r, "noise_vocabulary", "it is of kind=in-context and kind=noisy"));
-        LNT_TRY(lnt_run_unread(r, "noise", "it is of kind=in-context and kind=noisy"));
+        LNT_TRY(lnt_run_unread(r, "noise_vocabulary", "in-context and noisy alone have it"));
+        LNT_TRY(lnt_run_unread(r, "noise", "in-context and noisy alone have it"));
     }
     LNT_TRY(lnt_run_unread(r, "examples", "train says how many there are to learn from"));
     return lnt_run_unread(r, "weight_decay", "decays has it");
@@ -464,8 +465,8 @@ const lnt_task lnt_task_mad = {
     .info = {"mad", "six small tasks of recalling, memorising, compressing and copying",
              "macro_accuracy is what the benchmark reports: by batches of 128, the mean recall over classes that are targets or guesses. A task's "
              "score is the mean over its settings, the MAD score the mean over tasks.\nCompression is read out by a decoder behind the last token's "
-             "vector, readout=last in a configuration.",
-             "Poli et al. 2024, arXiv 2403.17844", "linnet task mad --kind in-context --mixer delta_net", LINNET_TASK_TRAINS, 0, 0, "", size},
+             "vector, readout=last in a configuration.\nThe size is the benchmark's, with the heads that MesaNet's paper has in it.",
+             "Poli et al. 2024, arXiv 2403.17844", "linnet task mad --kind in-context --mixer delta_net", LINNET_TASK_TRAINS, 0, 0, "", size, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 2,

@@ -36,7 +36,7 @@ static linnet_status read_question(lnt_ctx *c, const options *o, question *q)
     LNT_TRY(lnt_task_numbers(c, "budgets", o->budgets, 0, 65536, LNT_MESA_MOST, budgets, &q->ask.n_budgets));
     for (int i = 0; i < q->ask.n_budgets; i++) {
         q->budgets[i] = (int64_t)budgets[i];
-        if (budgets[i] != floor(budgets[i])) return lnt_fail(c, LINNET_EINVAL, "budgets is \"%.40s\", expected whole numbers", o->budgets);
+        if (budgets[i] != floor(budgets[i])) return lnt_fail_option(c, "budgets", "is \"%.40s\", expected whole numbers", o->budgets);
     }
     return lnt_task_numbers(c, "tolerances", o->tolerances, 1e-300, 1, LNT_MESA_MOST, q->tolerances, &q->ask.n_tolerances);
 }
@@ -103,7 +103,7 @@ static linnet_status run(lnt_run *r)
     lnt_corpus *text = NULL;
     linnet_status s;
     linnet_model_info info = {.size = sizeof info};
-    if (!r->o->out) return lnt_fail(c, LINNET_EINVAL, "out is missing: a folder for the results");
+    if (!r->o->out) return lnt_fail_option(c, "out", "is missing: a folder for the results");
     LNT_TRY(read_question(c, o, &q));
     if (o->learnt) LNT_TRY(lnt_task_numbers(c, "learnt", o->learnt, 1, 1 << 24, 1, &learnt, &one));
     LNT_TRY_GOTO(s, lnt_mesa_open(c, m, &q.ask, &z), done);
@@ -133,7 +133,7 @@ const lnt_task lnt_task_mesa_analysis = {
              "between its output and that without steps; and the loss over position when all solves get a fixed number of steps or stop at a "
              "tolerance. The model's files are not changed. The page is mesa.svg.",
              "von Oswald et al. 2025, MesaNet, arXiv 2506.05233",
-             "linnet task mesa-analysis model/ held-out.txt --out inside --length 1024", LINNET_TASK_READS, 1, -1, "TEXT...", NULL},
+             "linnet task mesa-analysis model/ held-out.txt --out inside --length 1024", LINNET_TASK_READS, 1, -1, "TEXT...", NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 4,

@@ -43,7 +43,7 @@ static linnet_status choose_solvers(lnt_ctx *c, const lnt_mesa_ask *o, const lnt
 {
     lnt_mesa_solver *s = &z->solvers[0];
     if (o->solver && !find_solver(o->solver, s))
-        return lnt_fail(c, LINNET_EINVAL, "solver is \"%.40s\", expected level, jacobi or plain", o->solver);
+        return lnt_fail_option(c, "solver", "is \"%.40s\", expected level, jacobi or plain", o->solver);
     if (!o->solver) find_solver(solver_name(own->solver), s);
     s->guess = (int)s->solver == own->solver && own->guess == LNT_CG_ZERO ? LNT_CG_ZERO : LNT_CG_DIAGONAL;
     z->solvers[1] = (lnt_mesa_solver){"plain", LNT_CG_PLAIN, LNT_CG_DIAGONAL}; /* arXiv 2506.05233, algorithm 1 */
@@ -143,7 +143,7 @@ static int make_bins(int64_t length, int64_t *bin)
 
 linnet_status lnt_mesa_set_text(lnt_ctx *c, lnt_mesa_numbers *z, const int32_t *ids, int64_t n, int64_t length)
 {
-    if (length < 1) return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected at least 1", (long long)length);
+    if (length < 1) return lnt_fail_option(c, "length", "is %lld, expected at least 1", (long long)length);
     if (n < 2) return lnt_fail(c, LINNET_EINVAL, "the text gives %lld token%s, expected at least 2", (long long)n, n == 1 ? "" : "s");
     LNT_TRY(lnt_check_ids(c, z->m, ids, n));
     z->ids = ids;

@@ -14,6 +14,7 @@ static const lnt_option keys[] = {
 static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "1e-3")};
 static const char *const paper[] = {"steps=10000", "batch=256", NULL};
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=128", "num_heads=4", "head_dim=128", NULL};
+static const char *const paper_size[] = {"lambda_lower_bound=49", NULL};
 
 static int64_t example(const lnt_source *s, int set, uint64_t index, int32_t *ids, int32_t *targets)
 {
@@ -46,9 +47,9 @@ static linnet_status run(lnt_run *r) { return lnt_study_task(r, &((const options
 const lnt_task lnt_task_mesa_parity = {
     .info = {"mesa-parity", "the parity of all bits so far, on longer strings",
              "The page shows the accuracy over the position, within and beyond the length learnt from. exact is the share of strings with every "
-             "answer right.",
+             "answer right.\nThe paper has MesaNet alone, its Lambda from 49, with gamma from 0 and from -1: --set allow_neg_gamma=true.",
              "von Oswald et al. 2025, MesaNet, arXiv 2506.05233", "linnet task mesa-parity --mixer delta_net --set allow_neg_eigval=true",
-             LINNET_TASK_TRAINS, 0, 0, "", size},
+             LINNET_TASK_TRAINS, 0, 0, "", size, paper_size},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

@@ -29,6 +29,7 @@ static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "3e-3")};
 static const char *const paper[] = {"setting=256x16", "vocabulary=8192", "random_non_queries=false", "examples=100000", "epochs=64", "batch=0",
                                     "test_examples=3000", "warmup=0", "learning_rate=1e-4,4.64e-4,2.15e-3,1e-2", NULL};
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=64", "num_heads=2", NULL};
+static const char *const paper_size[] = {"mlp=none", "norm=layernorm", NULL};
 
 /* ---- examples ---- */
 
@@ -138,13 +139,14 @@ static void set_shapes(recall *k, const options *o)
 
 static linnet_status check(lnt_ctx *c, const options *o, const shape *q)
 {
-    if (q->length % 2) return lnt_fail(c, LINNET_EINVAL, "length is %lld, expected an even number of at least 4", (long long)q->length);
+    if (q->length % 2) return lnt_fail_option(c, "length", "is %lld, expected an even number of at least 4", (long long)q->length);
     const int64_t most = q->length / 2 / (o->rounds + 1);
     if (q->pairs > most)
-        return lnt_fail(c, LINNET_EINVAL, "pairs is %lld, but %lld rounds and their queries leave room for %lld in length %lld", (long long)q->pairs,
-                        (long long)o->rounds, (long long)most, (long long)q->length);
+        return lnt_fail_option(c, "pairs", "is %lld, but %lld rounds and their queries leave room for %lld in length %lld", (long long)q->pairs,
+                               (long long)o->rounds, (long long)most, (long long)q->length);
     if (q->pairs > o->vocabulary / 2 - 1)
-        return lnt_fail(c, LINNET_EINVAL, "%lld pairs need more keys than vocabulary %lld has", (long long)q->pairs, (long long)o->vocabulary);
+        return lnt_fail_option(c, "vocabulary", "is %lld, expected at least %lld for %lld keys", (long long)o->vocabulary,
+                               (long long)(2 * q->pairs + 2), (long long)q->pairs);
     return LINNET_OK;
 }
 
@@ -186,8 +188,8 @@ static linnet_status run(lnt_run *r)
     lnt_study study = o->study;
     lnt_source probe = {.name = r->task->info.name};
     if (o->setting != OWN) {
-        LNT_TRY(lnt_run_unread(r, "length", "the setting has its own, and setting=own reads it"));
-        LNT_TRY(lnt_run_unread(r, "pairs", "the setting has its own, and setting=own reads it"));
+        LNT_TRY(lnt_run_unread(r, "length", "the setting has its own; the one called own reads it"));
+        LNT_TRY(lnt_run_unread(r, "pairs", "the setting has its own; the one called own reads it"));
     }
     LNT_TRY(source(r->c, o, r->arena, &probe));
     const int64_t L = probe.set[0].longest;
@@ -198,11 +200,11 @@ static linnet_status run(lnt_run *r)
 const lnt_task lnt_task_mqar = {
     .info = {"mqar", "multi-query associative recall: key-value pairs, then each key asks for its value",
              "An example shows keys with their values, then asks for the value of each key, at places drawn by a power law. Accuracy is the mean "
-             "over examples of the share of queries answered right.\nThe paper's models have two layers without MLPs: --set mlp=none --set "
-             "norm=layernorm, width 64 to 512. Their batch, 0, goes by the length: 512 examples of up to 128 tokens, 256 of 256, 128 of 512; "
-             "mixed 256.",
+             "over examples of the share of queries answered right.\nThe paper's models have two layers behind LayerNorms, no MLPs, and widths of "
+             "64, 128, 256 and 512, of which --protocol paper takes the first: --width has the others. Their batch, 0, goes by the length: 512 "
+             "examples of up to 128 tokens, 256 of 256, 128 of 512; mixed 256.",
              "Arora et al. 2023, Zoology, arXiv 2312.04927", "linnet task mqar --mixer delta_net --pairs 8 --length 64", LINNET_TASK_TRAINS, 0, 0, "",
-             size},
+             size, paper_size},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

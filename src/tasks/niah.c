@@ -64,7 +64,7 @@ static linnet_status find_hay(hay *h, int64_t step, int64_t *m)
     int64_t low = 0, high = step;
     bool yes;
     LNT_TRY(fits(h, 0, 0, &yes));
-    if (!yes) return lnt_fail(h->r->c, LINNET_EINVAL, "a length of %lld tokens, which the question alone exceeds", (long long)h->length);
+    if (!yes) return lnt_fail_option(h->r->c, "lengths", "has %lld, which the question alone exceeds", (long long)h->length);
     LNT_TRY(fits(h, 0, high, &yes));
     while (yes) {
         low = high;
@@ -152,8 +152,8 @@ static linnet_status run(lnt_run *r)
     int n;
     linnet_model_info info = {.size = sizeof info};
     LNT_TRY(lnt_task_numbers(r->c, "lengths", o->lengths, 16, 1 << 24, MOST_LENGTHS, lengths, &n));
-    if (!o->words) return lnt_fail(r->c, LINNET_EINVAL, "words is missing: a folder with adjectivelist.txt and nounlist.txt");
-    if (h.kind != LNT_NIAH_NOISE && !o->essays) return lnt_fail(r->c, LINNET_EINVAL, "essays is missing: a folder of texts");
+    if (!o->words) return lnt_fail_option(r->c, "words", "is missing: a folder with adjectivelist.txt and nounlist.txt");
+    if (h.kind != LNT_NIAH_NOISE && !o->essays) return lnt_fail_option(r->c, "essays", "is missing: a folder of texts");
     LNT_TRY(lnt_niah_load(r->c, o->words, h.kind != LNT_NIAH_NOISE ? o->essays : NULL, r->arena, &h.t));
     LNT_TRY(lnt_reader_open(r, false, &h.k));
     for (int i = 0; i < n; i++) tokens += lengths[i] * (double)o->samples;
@@ -172,7 +172,7 @@ const lnt_task lnt_task_niah = {
              "A sentence with a number or a uuid stands in noise or in essays; found is the share of samples whose value occurs in what the model "
              "answers, greedily.\nNot as there: sentences of essays are found by a simpler rule.",
              "Hsieh et al. 2024, RULER, arXiv 2404.06654", "linnet task niah model/ --kind 2 --words wonderwords --essays essays",
-             LINNET_TASK_READS, 0, 0, "", NULL},
+             LINNET_TASK_READS, 0, 0, "", NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 3,

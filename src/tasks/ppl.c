@@ -13,6 +13,7 @@
 
 enum { MOST_LENGTHS = 8, TOKENS_A_RUN = 8192 };
 enum { NO, FILES, WIKITEXT };
+#define DOCUMENTS "no files wikitext"
 
 typedef struct {
     int64_t tokens, rolling;
@@ -22,7 +23,7 @@ typedef struct {
 
 static const lnt_option keys[] = {
     LNT_INT(options, tokens, 0, 1e15, 262144, "how much of the text to read; 0: all"),
-    LNT_WORD(options, documents, "no files wikitext", 0,
+    LNT_WORD(options, documents, DOCUMENTS, 0,
              "word and byte perplexity of documents: each file one, or pages of WikiText, cut at their titles and detokenised"),
     LNT_INT(options, rolling, 1, 1 << 24, 2048, "tokens of a window within a document, each of which is predicted once"),
 };
@@ -234,6 +235,7 @@ static linnet_status documents(lnt_run *r)
 {
     lnt_reader k;
     pages z = {0};
+    char word[24];
     LNT_TRY(lnt_reader_open(r, false, &k));
     linnet_status s = LINNET_OK;
     for (int i = 0; s == LINNET_OK && i < r->o->n_files; i++) s = read_file(r, &k, r->o->files[i], &z);
@@ -241,6 +243,7 @@ static linnet_status documents(lnt_run *r)
     LNT_TRY(s);
     if (!z.tokens) return lnt_fail(r->c, LINNET_EINVAL, "there is no document to read");
     lnt_row_begin(&r->report, "documents");
+    lnt_row_text(&r->report, "format", lnt_word_at(DOCUMENTS, ((const options *)r->values)->documents, word, sizeof word));
     lnt_row_int(&r->report, "documents", z.documents);
     lnt_row_int(&r->report, "words", z.words);
     lnt_row_int(&r->report, "bytes", z.bytes);
@@ -265,7 +268,7 @@ static linnet_status run(lnt_run *r)
     linnet_status s;
     LNT_TRY(lnt_task_numbers(r->c, "lengths", o->lengths, 1, 1 << 24, MOST_LENGTHS, lengths, &n_lengths));
     for (int i = 0; i < n_lengths; i++)
-        if (lengths[i] != floor(lengths[i])) return lnt_fail(r->c, LINNET_EINVAL, "lengths is \"%.40s\", expected whole numbers", o->lengths);
+        if (lengths[i] != floor(lengths[i])) return lnt_fail_option(r->c, "lengths", "is \"%.40s\", expected whole numbers", o->lengths);
     LNT_TRY_GOTO(s, lnt_corpus_load(r->c, &(lnt_texts){.paths = r->o->files, .n_paths = r->o->n_files}, r->o->tokenizer, &text), done);
     if (text->n < 2) {
         s = lnt_fail(r->c, LINNET_EINVAL, "the text gives %lld token%s, expected at least 2", (long long)text->n, text->n == 1 ? "" : "s");
@@ -275,8 +278,8 @@ static linnet_status run(lnt_run *r)
     for (int i = 0; i < n_lengths; i++) {
         if (lengths[i] <= (double)read) continue;
         if (lnt_run_given(r, "lengths")) {
-            s = lnt_fail(r->c, LINNET_EINVAL, "lengths has %.0f, but what is read of the text gives %lld tokens to predict: no window is so long",
-                         lengths[i], (long long)read);
+            s = lnt_fail_option(r->c, "lengths", "has %.0f, but what is read of the text gives %lld tokens to predict: no window is so long",
+                                lengths[i], (long long)read);
             goto done;
         }
         lengths[i] = (double)read; /* nobody's wish: all of the text, once */
@@ -306,7 +309,7 @@ const lnt_task lnt_task_ppl = {
              "all positions so far.\n--documents gives word_perplexity, byte_perplexity and bits_per_byte over whole documents in rolling windows; "
              "words and bytes are those of the file as it is.",
              "von Oswald et al. 2025, arXiv 2506.05233; Gao et al., lm-evaluation-harness",
-             "linnet task ppl model/ wikitext/test.txt --lengths 512,2048 --documents wikitext", LINNET_TASK_READS, 1, -1, "TEXT...", NULL},
+             "linnet task ppl model/ wikitext/test.txt --lengths 512,2048 --documents wikitext", LINNET_TASK_READS, 1, -1, "TEXT...", NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 2,

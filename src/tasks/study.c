@@ -426,10 +426,10 @@ static linnet_status open_study(study *k)
     const lnt_study *o = k->o;
     int64_t longest = 0, most = 0, tokens;
     void *p;
-    if (o->batch < 1) return lnt_fail(r->c, LINNET_EINVAL, "batch is %lld, expected at least 1", (long long)o->batch);
+    if (o->batch < 1) return lnt_fail_option(r->c, "batch", "is %lld, expected at least 1", (long long)o->batch);
     k->batch = o->batch;
     if (o->epochs && !o->examples)
-        return lnt_fail(r->c, LINNET_EINVAL, "%lld epochs, but the number of examples is not set", (long long)o->epochs);
+        return lnt_fail_option(r->c, "epochs", "is %lld, but the number of examples is not set", (long long)o->epochs);
     if (o->epochs) LNT_TRY(lnt_run_unread(r, "steps", "epochs stands in its place, and 0 of them lets updates count"));
     k->steps = o->epochs ? (o->epochs * o->examples + k->batch - 1) / k->batch : o->steps;
     k->micro = MICRO_TOKENS / k->s->set[0].longest;
@@ -442,8 +442,8 @@ static linnet_status open_study(study *k)
     }
     if (most < k->batch) most = k->batch;
     if (!lnt_mul(most, longest, &tokens) || tokens > INT32_MAX)
-        return lnt_fail(r->c, LINNET_EINVAL, "batch is %lld, which is too large for examples of %lld tokens", (long long)o->batch,
-                        (long long)longest);
+        return lnt_fail_option(r->c, "batch", "is %lld, which is too large for examples of %lld tokens", (long long)o->batch,
+                               (long long)longest);
     LNT_TRY(lnt_run_memory(r, lnt_bytes((size_t)tokens, sizeof *k->ids), &p));
     k->ids = p;
     LNT_TRY(lnt_run_memory(r, lnt_bytes((size_t)tokens, sizeof *k->targets), &p));

@@ -27,6 +27,8 @@ const lnt_task *lnt_task_find(const char *name)
     return NULL;
 }
 
+const char *linnet_task_error_option(const linnet_context *c) { return lnt_failed_option(c); }
+
 const linnet_task_info *linnet_task_at(int i) { return i >= 0 && i < TASKS ? &tasks[i]->info : NULL; }
 
 const linnet_task_info *linnet_task_find(const char *name)
@@ -99,7 +101,7 @@ linnet_status lnt_task_values(lnt_ctx *c, const lnt_task *t, const char *protoco
     lnt_options_default(&t->options, v);
     for (int i = 0; i < t->n_texts; i++) *text_at(&t->texts[i], v) = t->texts[i].fallback;
     if (protocol && strcmp(protocol, "short") != 0 && strcmp(protocol, "paper") != 0)
-        return lnt_fail(c, LINNET_EINVAL, "the protocol is \"%.40s\", expected short or paper", protocol);
+        return lnt_fail_option(c, "protocol", "is \"%.40s\", expected short or paper", protocol);
     if (protocol && !strcmp(protocol, "paper"))
         for (int i = 0; t->paper && t->paper[i]; i++) LNT_TRY(put(c, t, t->paper[i], arena, v));
     for (int i = 0; i < n_set; i++) LNT_TRY(put(c, t, set[i], arena, v));
@@ -168,8 +170,7 @@ linnet_status lnt_task_numbers(lnt_ctx *c, const char *key, const char *text, do
         at = end;
         if (!*at) return LINNET_OK;
     }
-    return lnt_fail(c, LINNET_EINVAL, "%s is \"%.60s\", expected at most %d numbers from %.10g to %.10g, separated by commas", key, text, most,
-                    lo, hi);
+    return lnt_fail_option(c, key, "is \"%.60s\", expected at most %d numbers from %.10g to %.10g, separated by commas", text, most, lo, hi);
 }
 
 /* Whether an option chooses what is looked at, where the paper looks at all of it (a word that the paper's values do not name), or names what is read
@@ -228,7 +229,7 @@ bool lnt_run_late(lnt_run *r)
 const char *lnt_run_given(const lnt_run *r, const char *key)
 {
     const size_t n = strlen(key);
-    for (int i = 0; i < r->o->n_set; i++)
+    for (int i = r->o->n_set; i-- > 0;) /* the last of a key counts */
         if (!strncmp(r->o->set[i], key, n) && r->o->set[i][n] == '=') return r->o->set[i] + n + 1;
     return NULL;
 }
@@ -236,7 +237,7 @@ const char *lnt_run_given(const lnt_run *r, const char *key)
 linnet_status lnt_run_unread(const lnt_run *r, const char *key, const char *instead)
 {
     const char *value = lnt_run_given(r, key);
-    return value ? lnt_fail(r->c, LINNET_EINVAL, "%s is %.60s, which this run would not read: %s", key, value, instead) : LINNET_OK;
+    return value ? lnt_fail_option(r->c, key, "is %.60s, which this run would not read: %s", value, instead) : LINNET_OK;
 }
 
 /* Seconds a token that the model reads, by a piece of the work, read twice; NAN where that does not go. */

@@ -141,8 +141,8 @@ static linnet_status run(lnt_run *r)
     const int64_t n = o->examples && o->examples < all.n ? o->examples : all.n;
     for (int i = 0; i < n_counts; i++) {
         if ((int64_t)counts[i] >= examples->n + (examples != &all))
-            return lnt_fail(r->c, LINNET_EINVAL, "shots is %.0f, but there are %lld examples", counts[i],
-                            (long long)examples->n - (examples == &all));
+            return lnt_fail_option(r->c, "shots", "is %.0f, but there are %lld examples", counts[i],
+                                   (long long)examples->n - (examples == &all));
         tokens += (double)n * 64 * (counts[i] + 1); /* a pair is about that long */
     }
     linnet_model_get_info(r->o->model, &info);
@@ -175,7 +175,7 @@ const lnt_task lnt_task_translate = {
              "en; examples come from the second file, or from the others of the first. bleu is of the corpus: 13a's tokens, four words, exponential "
              "smoothing.",
              "Brown et al. 2020, arXiv 2005.14165; Post 2018, arXiv 1804.08771; von Oswald et al. 2025, arXiv 2506.05233",
-             "linnet task translate model/ newstest2014.fr-en.jsonl --source fr --target en", LINNET_TASK_READS, 1, 2, "FILE [EXAMPLES]", NULL},
+             "linnet task translate model/ newstest2014.fr-en.jsonl --source fr --target en", LINNET_TASK_READS, 1, 2, "FILE [EXAMPLES]", NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 4,

@@ -24,6 +24,7 @@ static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "1e-3")};
 static const char *const paper[] = {"length=128", "test_length=512", "examples=100000", "epochs=100", "batch=2048",
                                     "test_examples=1000", "warmup=0", NULL};
 static const char *const size[] = {"num_hidden_layers=1", "hidden_size=128", "num_heads=8", "head_dim=32", NULL};
+static const char *const paper_size[] = {"num_heads=12", NULL};
 
 typedef struct {
     const options *o;
@@ -113,11 +114,11 @@ static linnet_status source(lnt_ctx *c, const void *values, lnt_arena *arena, ln
     group *g = lnt_arena_alloc(arena, sizeof *g);
     if (!g) return lnt_fail_memory(c, sizeof *g);
     make_group(g, o);
-    if (o->limit == 1) return lnt_fail(c, LINNET_EINVAL, "limit is 1, expected 0 or at least 2: nothing but the identity moves one point alone");
+    if (o->limit == 1) return lnt_fail_option(c, "limit", "is 1, expected 0 or at least 2: nothing but the identity moves one point alone");
     if (o->variant == HARD && (o->length < 4 || o->test_length < 4))
-        return lnt_fail(c, LINNET_EINVAL, "lengths are %lld and %lld, expected at least 4 of variant=hard, whose fourth elements "
-                        "alone are no identity", (long long)o->length, (long long)o->test_length);
-    if (!g->n_drawn) return lnt_fail(c, LINNET_EINVAL, "no element of the group is a swap");
+        return lnt_fail_option(c, o->length < 4 ? "length" : "test_length", "is %lld, expected at least 4: of the hard variant fourth elements "
+                               "alone are no identity", (long long)(o->length < 4 ? o->length : o->test_length));
+    if (!g->n_drawn) return lnt_fail_option(c, "variant", "is swaps, expected another: no element of the group is a swap");
     s->vocabulary = g->order + 1;
     s->n_sets = 3;
     s->set[0].longest = s->set[1].longest = o->length + 1;
@@ -134,9 +135,10 @@ static linnet_status run(lnt_run *r) { return lnt_study_task(r, &((const options
 const lnt_task lnt_task_word_problem = {
     .info = {"word-problem", "after every element of a group, the product of all elements so far",
              "exact is the share of words with every product right (sequence accuracy at full length; over the length: \"all up to here\" on the "
-             "page), micro_accuracy the share of products.\nS3 with one layer needs two reflections a token: --mixer gated_deltaproduct.",
+             "page), micro_accuracy the share of products.\nS3 with one layer needs two reflections a token: --mixer gated_deltaproduct.\nThe "
+             "paper's figures have 12 heads, its repository 8, and one layer or more.",
              "Merrill et al. 2024, arXiv 2404.08819; Siems et al. 2025, arXiv 2502.10297",
-             "linnet task word-problem --group S3 --mixer delta_net --set allow_neg_eigval=true", LINNET_TASK_TRAINS, 0, 0, "", size},
+             "linnet task word-problem --group S3 --mixer delta_net --set allow_neg_eigval=true", LINNET_TASK_TRAINS, 0, 0, "", size, paper_size},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

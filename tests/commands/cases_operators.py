@@ -212,7 +212,34 @@ def task(_):
               "mad --examples 4", "mad --weight-decay 1"]
     for line in unread:
         words = line.split()
-        refused("task", *words, says=[f"{words[-2][2:].replace('-', '_')} is {words[-1]}", "would not read"])
+        refused("task", *words, says=[f"{words[-2]} is {words[-1]}, ", "would not read"])
+
+
+@case("what is wrong with an option of a task is said of the flag as it was typed, with the value and what was expected")
+def task_options_by_flag(folder):
+    (folder / "text").write_text("a few words")
+    trains = [("mqar --steps 0", '"0", expected a whole number from 1 to'), ("mqar --test-every -1", '"-1", expected a whole number from 0 to'),
+              ("mqar --weight-decay much", '"much", expected a number from 0'), ("mqar --setting huge", '"huge", expected own|64x4'),
+              ("mqar --random-non-queries perhaps", '"perhaps", expected true|false'), ("mqar --learning-rate 1e-3,x", '"1e-3,x", expected at most 8 numbers'),
+              ("mqar --length 4096 --batch 1048576", "1048576, which is too large"), ("parity --batch 0", "0, expected at least 1"), ("parity --epochs 3", "3, but the number"),
+              ("mqar --length 31", "31, expected an even number"), ("mqar --length 32 --pairs 40", "40, but 1 rounds"),
+              ("mqar --length 32 --pairs 7 --vocabulary 8", "8, expected at least 16"), ("parity --least 9 --most 8", "8, expected at least 9"),
+              ("mod-arith --test-most 39", "39, expected at least 40"), ("mod-arith --mult true", "true without brackets"),
+              ("mad --decays x", '"x", expected at most'), ("mad --settings own --kind fuzzy --vocabulary 6", "6, expected at least 7"),
+              ("mad --settings own --kind fuzzy --length 18", "18, expected at least 19"),
+              ("mad --settings own --kind copying --length 20", "20, expected at least 33"),
+              ("mad --settings own --kind noisy --noise-vocabulary 15", "15, expected at most"), ("word-problem --limit 1", "1, expected 0 or at least 2"),
+              ("word-problem --variant hard --test-length 3", "3, expected at least 4"), ("word-problem --group A5 --variant swaps", "swaps, expected another"),
+              ("mqar --protocol long", '"long", expected short or paper')]
+    reads = [("ppl text --lengths 5.5", '"5.5", expected whole numbers'), ("niah --lengths 1", '"1", expected at most'), ("niah --words", "missing"),
+             ("mesa-analysis text --out", "missing"), ("mesa-analysis text --out out --budgets x", '"x", expected at most')]
+    for line, rest in trains + reads:
+        name, *words = line.split()
+        typed = [word for word in words if word.startswith("--")][-1]
+        if rest == "missing":
+            words.remove(typed)
+        done = refused("task", name, *([] if (line, rest) in trains else [model()]), *words, cwd=folder)
+        assert done.err.splitlines()[0].startswith(f"linnet: {typed} is {rest}"), (line, done.err)
 
 
 @case("every task that trains a model: settings refused by name and range, results as JSON lines, CSV and a page, the same for any number of threads")
@@ -239,13 +266,38 @@ def every_task(folder):
         refused("task", task, "--steps", "0", says=["--steps", '"0"'])
         refused("task", task, "--stepps", "1", says=["--steps"])
         refused("task", task, "--protocol", "long", says=["long", "short"])
-        refused("task", task, "--learning-rate", "1e-3,fast", says=["learning_rate", "fast"])
+        refused("task", task, "--learning-rate", "1e-3,fast", says=["--learning-rate", "fast"])
     line = json.loads(linnet("task", "parity", *small, "--steps", "100000", "--budget", "0.02").out)
     assert 1 <= line["steps"] < 100000, "a budget gives the steps that there is time for"
     line = json.loads(linnet("task", "parity", *small, "--test-examples", "16777216", "--budget", "0.02").out)
     assert 1 <= line["examples"] < 16777216, "and the tests what there is time for"
     both = [json.loads(line) for line in linnet("task", "parity", *small, "--learning-rate", "1e-3,1e-2").out.splitlines()]
     assert [line["learning_rate"] for line in both] == [1e-3, 1e-2] and sum(line["best"] for line in both) == 1
+
+
+@case("task --protocol paper trains the paper's model where none is described: its first loss is that of the keys by hand, and --help names them")
+def paper_models(_):
+    small = ["--epochs", 0, "--examples", 0, "--steps", 1, "--test-examples", 1, "--batch", 1, "--json"]
+    short = {"mqar": ["--setting", "own", "--length", 16, "--pairs", 2, "--vocabulary", 32, "--random-non-queries", "false"],
+             "mesa-parity": ["--length", 8, "--test-length", 8], "regbench": ["--automata", 8, "--test-automata", 4],
+             "word-problem": ["--length", 4, "--test-length", 4]}
+    keys = {"mqar": "mlp=none norm=layernorm", "mesa-parity": "lambda_lower_bound=49", "regbench": "num_hidden_layers=8 hidden_size=256",
+            "word-problem": "num_heads=12"}
+    for task in (line["task"] for line in map(json.loads, linnet("task", "--json").out.splitlines()) if line["kind"] == "trains"):
+        text = " ".join(linnet("task", task, "--help").out.split())
+        assert (f"; paper {keys[task]}]" in text) if task in keys else "; paper num" not in text, (task, text)
+        if task not in keys:
+            continue
+        mixer = ["--mixer", "mesa_net"] if task == "mesa-parity" else ["--mixer", "gated_deltanet"]
+        by_hand = [word for key in keys[task].split() for word in ("--set", key)]
+        first = {}
+        for name, words in (("paper", ["--protocol", "paper"]), ("by hand", by_hand), ("short", [])):
+            line = json.loads(linnet("task", task, *mixer, *small, *short[task], "--learning-rate", "1e-3", *words).out.splitlines()[0])
+            first[name] = line["parameters"], line["loss"]
+        assert first["paper"] == first["by hand"] != first["short"], (task, first)
+    line = json.loads(linnet("task", "word-problem", *small, *short["word-problem"], "--learning-rate", "1e-3", "--protocol", "paper", "--heads", 8).out
+                      .splitlines()[0])
+    assert (line["parameters"], line["loss"]) == first["short"], (line, first)  # what is typed counts
 
 
 @case("tasks that read with a model: the cost is of what will be read, files are no cuts, a refused file leaves no folder")
