@@ -216,7 +216,7 @@ def train(q, device, rule, rate, seed):
         "head_dim": a.head_dim, "steps": a.steps, "batch": a.batch, "length": a.length, "warmup": a.warmup, "dtype": a.dtype,
         "tokens": lines[-1]["tokens"], "loss": statistics.mean(x["loss"] for x in lines[-50:]), "eval_loss": lines[-1]["eval_loss"],
         "eval_bits_per_byte": lines[-1]["eval_bits_per_byte"], "evals": evals, "tokens_per_second": statistics.median(rates),
-        "seconds": lines[-1]["seconds"], "wall": round(time.time() - begin, 2), "resumed": resume, "machine": a.machine, "commit": a.label,
+        "seconds": lines[-1]["seconds"], "wall": round(time.time() - begin, 2), "at_a_time": a.at_a_time, "resumed": resume, "machine": a.machine, "commit": a.label,
         "date": datetime.date.today().isoformat()})
     (folder / "train_state.safetensors").unlink(missing_ok=True)
     return True
@@ -290,7 +290,7 @@ def run(a):
     a.rates = [float(x) for x in a.learning_rates.split(",")]
     devices = a.devices.split(",")
     a.threads = a.threads or max(1, min(16, (os.cpu_count() or 1) // len(devices)))
-    a.machine = machine_of(devices)
+    a.machine, a.at_a_time = machine_of(devices), len(devices) // len(set(devices))
     a.few = ["--max-tokens", a.held_tokens] if a.held_tokens else []
     q = Queue(a)
     run_queue(q, work, devices)
@@ -319,7 +319,7 @@ def main():
     p.add_argument("--tokenizer", type=Path, required=True)
     p.add_argument("--work", type=Path, required=True, help="folder for checkpoints and logs; what is in it is not done again")
     p.add_argument("--linnet", type=Path, default=Path("build/linnet"))
-    p.add_argument("--devices", default="cpu", help="cpu, or numbers of GPUs: 0,1,2")
+    p.add_argument("--devices", default="cpu", help="cpu, or numbers of GPUs: 0,1,2; 0,0: two runs at a time on one")
     p.add_argument("--threads", type=int, default=0, help="of each process (an equal share)")
     p.add_argument("--seconds", type=float, default=0, help="stop after so long (never)")
     p.add_argument("--rules", default="", help=f"of {','.join(RULES)} (all)")

@@ -280,9 +280,11 @@ def differences(r, novels, epochs, missing):
 
 
 def spent(runs):
-    minutes = sum(x["seconds"] for x in runs) / 60
-    return (f"The {len(runs)} runs took {minutes:.1f} minutes of a GPU by their own clocks{', **more than the 25 of a page**' if minutes > 25 else ''}; "
-            "several shared a card.")
+    """A run's time is divided by how many shared its card, where that was noted."""
+    minutes = sum(x["seconds"] / x.get("at_a_time", 1) for x in runs) / 60
+    unknown = sum("at_a_time" not in x for x in runs)
+    return (f"The {len(runs)} runs took {minutes:.1f} minutes of a GPU{', **more than the 25 of a page**' if minutes > 25 else ''}, where runs at the same time share "
+            f"one GPU's{f'; of {unknown} it was not noted how many did' if unknown else ''}.")
 
 
 def write_page(res, out, command):
