@@ -122,7 +122,7 @@ INLINE void forward_row(lnt_dtype type, bool past, place p, const strip *s, int6
 }
 
 /* The equations of rglru_reference.c; h_{t-1} is of type u. */
-INLINE void backward_row(lnt_dtype type, lnt_dtype u, place p, const strip *s, int64_t t, const void *before, int64_t away)
+INLINE void backward_row(lnt_dtype type, lnt_dtype u, bool past, place p, const strip *s, int64_t t, const void *before, int64_t away)
 {
     const lnt_rglru_args *a = s->a;
     const int64_t i = t * a->D + s->first;
@@ -143,13 +143,13 @@ INLINE void backward_row(lnt_dtype type, lnt_dtype u, place p, const strip *s, i
         if (dout) lam += v_get(dout, type, j, n);                                                                                  \
         const vf back = g.a * lam, write = lam * g.input, kept = g.m * write;                                                      \
         v_put(carry, LINNET_F32, j, n, back);                                                                                      \
-        if (dx) v_put(dx, type, j, n, kept);                                                                                       \
-        if (di) v_put(di, type, j, n, kept * x * (1.0f - g.input));                                                                \
+        if (dx) scan_put(past, dx, type, j, n, kept);                                                                                \
+        if (di) scan_put(past, di, type, j, n, kept * x * (1.0f - g.input));                                                         \
         vf dlog = v_zero();                                                                                                        \
         if (p == LATER) dlog = back * v_get(before, u, j, n) - g.a * g.a * g.over_m * write * x;          \
         dlog *= g.recur;                                                                                                           \
         v_put(sum, LINNET_F32, j, n, v_get(sum, LINNET_F32, j, n) + dlog);                                                         \
-        if (dr) v_put(dr, type, j, n, 0.693147181f * k * (1.0f - g.recur) * dlog);                                                                \
+        if (dr) scan_put(past, dr, type, j, n, 0.693147181f * k * (1.0f - g.recur) * dlog);                                                         \
     } while (0)
     EACH_VECTOR(s->width, BODY);
 #undef BODY
@@ -159,11 +159,17 @@ INLINE void backward_row(lnt_dtype type, lnt_dtype u, place p, const strip *s, i
 
 static float *state_of(const strip *s, const void *state, int64_t n) { return scan_at(state, LINNET_F32, n * s->a->D + s->first); }
 
+/* Only float32: half lines of bf16, between which there is that much to compute, take a tenth longer that way. */
+static bool goes_past(const lnt_rglru_args *a, const void *result)
+{
+    return a->dtype == LINNET_F32 && scan_goes_past(a->dtype, a->tokens, a->D, result);
+}
+
 static void forward_strip(const strip *s, int64_t n)
 {
     const lnt_rglru_args *a = s->a;
     const int64_t begin = a->cu_seqlens[n], end = a->cu_seqlens[n + 1];
-    const bool past = scan_goes_past(a->dtype, a->tokens, a->D, a->o);
+    const bool past = goes_past(a, a->o);
     scan_take(s->row[CARRY], state_of(s, a->s0, n), s->width);
     for (int64_t t = begin; t < end; t++) {
         const int64_t away = t + 1 < end ? a->D : 0;
@@ -179,24 +185,30 @@ static void forward_strip(const strip *s, int64_t n)
     if (a->sT) memcpy(state_of(s, a->sT, n), s->row[CARRY], (size_t)s->width * sizeof(float));
 }
 
+INLINE void backward_token(lnt_dtype type, bool past, const strip *s, int64_t begin, int64_t t)
+{
+    const lnt_rglru_args *a = s->a;
+    if (t > begin)
+        backward_row(type, type, past, LATER, s, t, scan_at(a->o, type, (t - 1) * a->D + s->first), t - 1 > begin ? -(int64_t)a->D : 0);
+    else if (a->first)
+        backward_row(type, LINNET_F32, past, FIRST, s, t, s->row[START], 0);
+    else
+        backward_row(type, LINNET_F32, past, LATER, s, t, s->row[START], 0);
+}
+
 static void backward_strip(const strip *s, int64_t n)
 {
     const lnt_rglru_args *a = s->a;
     const int64_t begin = a->cu_seqlens[n];
-    const bool f32 = a->dtype == LINNET_F32;
-    const float *start = s->row[START];
+    const bool past = goes_past(a, a->dx) && goes_past(a, a->dr) && goes_past(a, a->di);
     scan_take(s->row[CARRY], state_of(s, a->dsT, n), s->width);
     scan_take(s->row[START], state_of(s, a->s0, n), s->width);
-    for (int64_t t = a->cu_seqlens[n + 1] - 1; t >= begin; t--) {
-        const int64_t away = t - 1 > begin ? -(int64_t)a->D : 0;
-        const void *before = scan_at(a->o, a->dtype, (t - 1) * a->D + s->first);
-        if (t > begin)
-            f32 ? backward_row(LINNET_F32, LINNET_F32, LATER, s, t, before, away) : backward_row(LINNET_BF16, LINNET_BF16, LATER, s, t, before, away);
-        else if (a->first)
-            f32 ? backward_row(LINNET_F32, LINNET_F32, FIRST, s, t, start, 0) : backward_row(LINNET_BF16, LINNET_F32, FIRST, s, t, start, 0);
+    for (int64_t t = a->cu_seqlens[n + 1] - 1; t >= begin; t--)
+        if (a->dtype == LINNET_BF16)
+            backward_token(LINNET_BF16, false, s, begin, t);
         else
-            f32 ? backward_row(LINNET_F32, LINNET_F32, LATER, s, t, start, 0) : backward_row(LINNET_BF16, LINNET_F32, LATER, s, t, start, 0);
-    }
+            past ? backward_token(LINNET_F32, true, s, begin, t) : backward_token(LINNET_F32, false, s, begin, t);
+    if (past) v_stream_end();
     if (a->ds0) memcpy(state_of(s, a->ds0, n), s->row[CARRY], (size_t)s->width * sizeof(float));
 }
 

@@ -35,13 +35,17 @@ INLINE void scan_ahead(const void *p, lnt_dtype t, int64_t j, int64_t away)
 /* Whether rows of a result [tokens,D] can be written past the caches, and shall be; and writing one there. */
 static inline bool scan_goes_past(lnt_dtype t, int64_t tokens, int64_t D, const void *result)
 {
-    return t == LINNET_F32 && tokens * D * 4 >= SCAN_PAST && D % 16 == 0 && (uintptr_t)result % 64 == 0;
+    const int64_t row = D * (t == LINNET_F32 ? 4 : 2);
+    return tokens * row >= SCAN_PAST && row % 64 == 0 && (uintptr_t)result % 64 == 0;
 }
 INLINE void scan_put(bool past, void *p, lnt_dtype t, int64_t j, int64_t n, vf x)
 {
-    if (past && t == LINNET_F32 && n == LNT_VL)
-        v_stream((float *)p + j, x);
-    else
+    if (past && n == LNT_VL) {
+        if (t == LINNET_F32)
+            v_stream((float *)p + j, x);
+        else
+            v_stream_bf16((lnt_bf16 *)p + j, x);
+    } else
         v_put(p, t, j, n, x);
 }
 
