@@ -25,11 +25,12 @@ static inline void scan_take(float *dst, const float *src, int64_t width)
         memset(dst, 0, (size_t)width * sizeof *dst);
 }
 
-/* Fetch the line of element j of another row, once a line: rows lie on pages of their own, where the hardware does not look ahead, nor in reverse. */
+/* Fetch the line of element j of another row, once a line: rows lie on pages of their own, where the hardware does not look ahead, nor in reverse.
+ * Into the second cache: the first has no room for the rows between this line and its turn, and takes fewer at a time. */
 INLINE void scan_ahead(const void *p, lnt_dtype t, int64_t j, int64_t away)
 {
     const int64_t size = t == LINNET_F32 ? 4 : 2;
-    if (p && j * size % 64 == 0) __builtin_prefetch((const char *)p + (j + away) * size, 0, 3);
+    if (p && j * size % 64 == 0) __builtin_prefetch((const char *)p + (j + away) * size, 0, 2);
 }
 
 /* Whether rows of a result [tokens,D] can be written past the caches, and shall be; and writing one there. */
