@@ -294,6 +294,13 @@ static inline void v_store_bf16(lnt_bf16 *p, vf x)
     r = _mm512_mask_add_epi32(r, odd, u, half);
     r = _mm512_mask_or_epi32(r, nan, u, quiet);
     _mm256_storeu_si256((void *)p, _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, r)));
+#elif defined(__AVX2__)
+    const __m256i u = (__m256i)x, upper = _mm256_srli_epi32(u, 16), odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+    const __m256i nan = (__m256i)_mm256_cmp_ps((__m256)x, (__m256)x, _CMP_UNORD_Q);
+    __m256i r = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    r = _mm256_blendv_epi8(r, _mm256_or_si256(upper, _mm256_set1_epi32(0x40)), nan);
+    r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08); /* both halves of the register hold four numbers twice */
+    _mm_storeu_si128((void *)p, _mm256_castsi256_si128(r));
 #elif defined(LNT_VARIANT_neon)
     const uint32x4_t u = (uint32x4_t)x, odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
     const uint16x4_t r = vaddhn_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff))); /* the upper half of the sum */
@@ -301,6 +308,22 @@ static inline void v_store_bf16(lnt_bf16 *p, vf x)
     vst1_u16(p, vbsl_u16(vmovn_u32(vceqq_f32((float32x4_t)x, (float32x4_t)x)), r, nan));
 #else
     for (int i = 0; i < LNT_VL; i++) p[i] = lnt_f32_to_bf16(x[i]);
+#endif
+}
+
+/* v_store_bf16 as v_stream stores: a part of a cache line, which the processor puts together with the parts that follow. */
+static inline void v_stream_bf16(lnt_bf16 *p, vf x)
+{
+#if defined(__AVX512F__) || defined(__AVX2__)
+    lnt_bf16 h[LNT_VL];
+    v_store_bf16(h, x);
+#if defined(__AVX512F__)
+    _mm256_stream_si256((void *)p, _mm256_loadu_si256((const void *)h));
+#else
+    _mm_stream_si128((void *)p, _mm_loadu_si128((const void *)h));
+#endif
+#else
+    v_store_bf16(p, x);
 #endif
 }
 

@@ -22,16 +22,26 @@ typedef struct {
 } gates;
 
 /* Of bf16 numbers, whose results are rounded to 8 bits, functions are made to 13 bits or so: the instructions of float32 with a conversion to each
- * number more would take bf16 a tenth longer than float32. 2^x to 7.5e-5, reciprocals and roots as the processor estimates them (6e-5). */
+ * number more would take bf16 a tenth longer than float32. 2^x to 7.5e-5, reciprocals and roots as the processor estimates them (6e-5). Of float32
+ * 2^x is made to 9e-8 (v_exp2: 2e-9), no more than the roundings behind it. */
 INLINE vf exp2_of(lnt_dtype type, vf x)
 {
-    if (type == LINNET_F32) return v_exp2(x);
     x = v_max(v_set(-126.0f), x);
     const vf n = v_nearest(x), f = x - n;
-    vf p = v_set(5.51716691e-2f);
-    p = p * f + 2.42611122e-1f;
-    p = p * f + 6.93260985e-1f;
-    p = p * f + 9.99928074e-1f;
+    vf p;
+    if (type == LINNET_F32) {
+        p = v_set(1.32647271e-3f);
+        p = p * f + 9.67151265e-3f;
+        p = p * f + 5.55073374e-2f;
+        p = p * f + 2.40222421e-1f;
+        p = p * f + 6.93146978e-1f;
+        p = p * f + 1.0f;
+    } else {
+        p = v_set(5.51716691e-2f);
+        p = p * f + 2.42611122e-1f;
+        p = p * f + 6.93260985e-1f;
+        p = p * f + 9.99928074e-1f;
+    }
     return v_by_power(p, n);
 }
 
@@ -64,8 +74,8 @@ INLINE vf root(lnt_dtype type, vf x, vf *over)
 }
 
 /* a = e^x and 1 - a^2 = (1 - a)(1 + a), x given times log2(e): of x = n + f, |f| <= 1/2, 2^f = 1 + f q(f) with v_exp2's polynomial (of bf16 with one
- * to 1.5e-5), so that a - 1 = (2^n - 1) + 2^n f q(f) loses nothing where a is near 1. Both sigmoids by one division: e^-x is held below e^43, whose
- * square is a float. */
+ * to 1.5e-5), so that a - 1 = (2^n - 1) + 2^n f q(f) loses nothing where a is near 1; below 2^-100 a is that. Both sigmoids by one division: e^-x is
+ * held below e^43, whose square is a float. */
 INLINE gates gates_of(lnt_dtype type, place p, vf r, vf i, vf rate)
 {
     const vf most = v_set(62.0f), er = exp2_of(type, v_min(most, r * -1.44269504f)) + 1.0f, ei = exp2_of(type, v_min(most, i * -1.44269504f)) + 1.0f;
@@ -75,10 +85,9 @@ INLINE gates gates_of(lnt_dtype type, place p, vf r, vf i, vf rate)
         g.a = v_zero(), g.m = v_set(1.0f);
         return g;
     }
-    const bool exact = type == LINNET_F32;
-    const vf x = v_max(v_set(exact ? -160.0f : -100.0f), rate * g.recur), n = v_nearest(x), f = x - n, power = v_by_power(v_set(1.0f), n);
+    const vf x = v_max(v_set(-100.0f), rate * g.recur), n = v_nearest(x), f = x - n, two = v_by_power(v_set(1.0f), n);
     vf q;
-    if (exact) {
+    if (type == LINNET_F32) {
         q = v_set(1.5453163e-4f);
         q = q * f + 1.33908633e-3f;
         q = q * f + 9.61808302e-3f;
@@ -92,7 +101,6 @@ INLINE gates gates_of(lnt_dtype type, place p, vf r, vf i, vf rate)
         q = q * f + 6.93136858e-1f;
     }
     q *= f;
-    const vf two = exact ? v_select(n < v_set(-126.0f), v_zero(), power) : power;
     g.a = two * q + two;
     g.m = root(type, ((1.0f - two) - two * q) * (1.0f + g.a), &g.over_m);
     return g;
@@ -122,7 +130,7 @@ INLINE void forward_row(lnt_dtype type, bool past, place p, const strip *s, int6
 }
 
 /* The equations of rglru_reference.c; h_{t-1} is of type u. */
-INLINE void backward_row(lnt_dtype type, lnt_dtype u, place p, const strip *s, int64_t t, const void *before, int64_t away)
+INLINE void backward_row(lnt_dtype type, lnt_dtype u, bool past, place p, const strip *s, int64_t t, const void *before, int64_t away)
 {
     const lnt_rglru_args *a = s->a;
     const int64_t i = t * a->D + s->first;
@@ -143,13 +151,13 @@ INLINE void backward_row(lnt_dtype type, lnt_dtype u, place p, const strip *s, i
         if (dout) lam += v_get(dout, type, j, n);                                                                                  \
         const vf back = g.a * lam, write = lam * g.input, kept = g.m * write;                                                      \
         v_put(carry, LINNET_F32, j, n, back);                                                                                      \
-        if (dx) v_put(dx, type, j, n, kept);                                                                                       \
-        if (di) v_put(di, type, j, n, kept * x * (1.0f - g.input));                                                                \
+        if (dx) scan_put(past, dx, type, j, n, kept);                                                                                \
+        if (di) scan_put(past, di, type, j, n, kept * x * (1.0f - g.input));                                                         \
         vf dlog = v_zero();                                                                                                        \
         if (p == LATER) dlog = back * v_get(before, u, j, n) - g.a * g.a * g.over_m * write * x;          \
         dlog *= g.recur;                                                                                                           \
         v_put(sum, LINNET_F32, j, n, v_get(sum, LINNET_F32, j, n) + dlog);                                                         \
-        if (dr) v_put(dr, type, j, n, 0.693147181f * k * (1.0f - g.recur) * dlog);                                                                \
+        if (dr) scan_put(past, dr, type, j, n, 0.693147181f * k * (1.0f - g.recur) * dlog);                                                         \
     } while (0)
     EACH_VECTOR(s->width, BODY);
 #undef BODY
@@ -159,11 +167,17 @@ INLINE void backward_row(lnt_dtype type, lnt_dtype u, place p, const strip *s, i
 
 static float *state_of(const strip *s, const void *state, int64_t n) { return scan_at(state, LINNET_F32, n * s->a->D + s->first); }
 
+/* Only float32: half lines of bf16, between which there is that much to compute, take a tenth longer that way. */
+static bool goes_past(const lnt_rglru_args *a, const void *result)
+{
+    return a->dtype == LINNET_F32 && scan_goes_past(a->dtype, a->tokens, a->D, result);
+}
+
 static void forward_strip(const strip *s, int64_t n)
 {
     const lnt_rglru_args *a = s->a;
     const int64_t begin = a->cu_seqlens[n], end = a->cu_seqlens[n + 1];
-    const bool past = scan_goes_past(a->dtype, a->tokens, a->D, a->o);
+    const bool past = goes_past(a, a->o);
     scan_take(s->row[CARRY], state_of(s, a->s0, n), s->width);
     for (int64_t t = begin; t < end; t++) {
         const int64_t away = t + 1 < end ? a->D : 0;
@@ -179,24 +193,30 @@ static void forward_strip(const strip *s, int64_t n)
     if (a->sT) memcpy(state_of(s, a->sT, n), s->row[CARRY], (size_t)s->width * sizeof(float));
 }
 
+INLINE void backward_token(lnt_dtype type, bool past, const strip *s, int64_t begin, int64_t t)
+{
+    const lnt_rglru_args *a = s->a;
+    if (t > begin)
+        backward_row(type, type, past, LATER, s, t, scan_at(a->o, type, (t - 1) * a->D + s->first), t - 1 > begin ? -(int64_t)a->D : 0);
+    else if (a->first)
+        backward_row(type, LINNET_F32, past, FIRST, s, t, s->row[START], 0);
+    else
+        backward_row(type, LINNET_F32, past, LATER, s, t, s->row[START], 0);
+}
+
 static void backward_strip(const strip *s, int64_t n)
 {
     const lnt_rglru_args *a = s->a;
     const int64_t begin = a->cu_seqlens[n];
-    const bool f32 = a->dtype == LINNET_F32;
-    const float *start = s->row[START];
+    const bool past = goes_past(a, a->dx) && goes_past(a, a->dr) && goes_past(a, a->di);
     scan_take(s->row[CARRY], state_of(s, a->dsT, n), s->width);
     scan_take(s->row[START], state_of(s, a->s0, n), s->width);
-    for (int64_t t = a->cu_seqlens[n + 1] - 1; t >= begin; t--) {
-        const int64_t away = t - 1 > begin ? -(int64_t)a->D : 0;
-        const void *before = scan_at(a->o, a->dtype, (t - 1) * a->D + s->first);
-        if (t > begin)
-            f32 ? backward_row(LINNET_F32, LINNET_F32, LATER, s, t, before, away) : backward_row(LINNET_BF16, LINNET_BF16, LATER, s, t, before, away);
-        else if (a->first)
-            f32 ? backward_row(LINNET_F32, LINNET_F32, FIRST, s, t, start, 0) : backward_row(LINNET_BF16, LINNET_F32, FIRST, s, t, start, 0);
+    for (int64_t t = a->cu_seqlens[n + 1] - 1; t >= begin; t--)
+        if (a->dtype == LINNET_BF16)
+            backward_token(LINNET_BF16, false, s, begin, t);
         else
-            f32 ? backward_row(LINNET_F32, LINNET_F32, LATER, s, t, start, 0) : backward_row(LINNET_BF16, LINNET_F32, LATER, s, t, start, 0);
-    }
+            past ? backward_token(LINNET_F32, true, s, begin, t) : backward_token(LINNET_F32, false, s, begin, t);
+    if (past) v_stream_end();
     if (a->ds0) memcpy(state_of(s, a->ds0, n), s->row[CARRY], (size_t)s->width * sizeof(float));
 }
 

@@ -1,6 +1,6 @@
 /* What the scan core's implementations are checked on. Channels sit around the vector widths and above the widest strip; lengths around the chunk
- * lengths that tests ask for, and beyond those at which few channels are cut into blocks of time by themselves. The last is written past the
- * caches. */
+ * lengths that tests ask for, and beyond those at which few channels are cut into blocks of time by themselves. Those of more than 1000 tokens of
+ * more than 2000 channels are written past the caches, from 3840 channels on in bf16 too. */
 #include "recurrence/cases.h"
 
 #define CHANNELS(COUNT) { { "D", COUNT } }
@@ -74,5 +74,9 @@ const lnt_recur_case lnt_scan_cases[] = {
     { "longhorn", 1, { 0 }, STATES(16, 16), .beta = 1, .states = true },
     { "longhorn", 3, { 1, 1, 1 }, STATES(100, 17), .beta = 1, .states = true },
     { "longhorn", 2, { 300, 40 }, STATES(300, 16), .beta = 1, .states = true },
+    { "scan", 1, { 1100 }, CHANNELS(3840), .gate = -0.05, .states = true },
+    { "rglru", 1, { 1100 }, CHANNELS(2064), .states = true },
+    { "wkv", 1, { 1100 }, CHANNELS(3840), .states = true },
+    { "longhorn", 1, { 1100 }, STATES(3840, 4), .beta = 1, .states = true },
     { 0 },
 };

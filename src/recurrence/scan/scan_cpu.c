@@ -94,7 +94,7 @@ INLINE void compose_row(rows r, bool reverse, int64_t width, const float *g, con
 
 /* ---- the tokens of a strip ------------------------------------------------------------------------------------------------------------------- */
 
-static bool goes_past(const lnt_scan_args *a, const void *result) { return scan_goes_past(a->dtype, a->tokens, a->D, result); }
+static bool goes_past(const lnt_scan_args *a, lnt_dtype t, const void *result) { return scan_goes_past(t, a->tokens, a->D, result); }
 
 INLINE void forward_tokens(rows r, const strip *s, float *h)
 {
@@ -108,13 +108,12 @@ INLINE void forward_tokens(rows r, const strip *s, float *h)
 
 INLINE void forward_as(bool sign, const strip *s, float *h)
 {
-    if (goes_past(s->a, s->a->o)) {
-        forward_tokens((rows){ LINNET_F32, true, sign }, s, h);
+    const bool f32 = s->a->dtype == LINNET_F32;
+    if (goes_past(s->a, s->a->dtype, s->a->o)) {
+        f32 ? forward_tokens((rows){ LINNET_F32, true, sign }, s, h) : forward_tokens((rows){ LINNET_BF16, true, sign }, s, h);
         v_stream_end();
-    } else if (s->a->dtype == LINNET_F32)
-        forward_tokens((rows){ LINNET_F32, false, sign }, s, h);
-    else
-        forward_tokens((rows){ LINNET_BF16, false, sign }, s, h);
+    } else
+        f32 ? forward_tokens((rows){ LINNET_F32, false, sign }, s, h) : forward_tokens((rows){ LINNET_BF16, false, sign }, s, h);
 }
 
 /* From the state `start` (NULL: zeros); the last block of a sequence leaves the final state. */
@@ -149,13 +148,15 @@ INLINE void backward_tokens(rows r, const strip *s, float *carry, const float *z
 
 INLINE void backward_as(bool sign, const strip *s, float *carry, const float *zeros)
 {
-    if (goes_past(s->a, s->a->dx) && goes_past(s->a, s->a->dlog_a) && goes_past(s->a, s->a->dsign)) {
-        backward_tokens((rows){ LINNET_F32, true, sign }, s, carry, zeros);
+    const lnt_scan_args *a = s->a;
+    const bool f32 = a->dtype == LINNET_F32;
+    if (goes_past(a, a->dtype, a->dx) && goes_past(a, LINNET_F32, a->dlog_a) && goes_past(a, LINNET_F32, a->dsign)) {
+        f32 ? backward_tokens((rows){ LINNET_F32, true, sign }, s, carry, zeros)
+            : backward_tokens((rows){ LINNET_BF16, true, sign }, s, carry, zeros);
         v_stream_end();
-    } else if (s->a->dtype == LINNET_F32)
-        backward_tokens((rows){ LINNET_F32, false, sign }, s, carry, zeros);
-    else
-        backward_tokens((rows){ LINNET_BF16, false, sign }, s, carry, zeros);
+    } else
+        f32 ? backward_tokens((rows){ LINNET_F32, false, sign }, s, carry, zeros)
+            : backward_tokens((rows){ LINNET_BF16, false, sign }, s, carry, zeros);
 }
 
 /* From the gradient `start` of the state behind the last token (NULL: zeros); the first block leaves that of the initial state. zeros [width]. */

@@ -25,23 +25,28 @@ static inline void scan_take(float *dst, const float *src, int64_t width)
         memset(dst, 0, (size_t)width * sizeof *dst);
 }
 
-/* Fetch the line of element j of another row, once a line: rows lie on pages of their own, where the hardware does not look ahead, nor in reverse. */
+/* Fetch the line of element j of another row, once a line: rows lie on pages of their own, where the hardware does not look ahead, nor in reverse.
+ * Into the second cache: the first has no room for the rows between this line and its turn, and takes fewer at a time. */
 INLINE void scan_ahead(const void *p, lnt_dtype t, int64_t j, int64_t away)
 {
     const int64_t size = t == LINNET_F32 ? 4 : 2;
-    if (p && j * size % 64 == 0) __builtin_prefetch((const char *)p + (j + away) * size, 0, 3);
+    if (p && j * size % 64 == 0) __builtin_prefetch((const char *)p + (j + away) * size, 0, 2);
 }
 
 /* Whether rows of a result [tokens,D] can be written past the caches, and shall be; and writing one there. */
 static inline bool scan_goes_past(lnt_dtype t, int64_t tokens, int64_t D, const void *result)
 {
-    return t == LINNET_F32 && tokens * D * 4 >= SCAN_PAST && D % 16 == 0 && (uintptr_t)result % 64 == 0;
+    const int64_t row = D * (t == LINNET_F32 ? 4 : 2);
+    return tokens * row >= SCAN_PAST && row % 64 == 0 && (uintptr_t)result % 64 == 0;
 }
 INLINE void scan_put(bool past, void *p, lnt_dtype t, int64_t j, int64_t n, vf x)
 {
-    if (past && t == LINNET_F32 && n == LNT_VL)
-        v_stream((float *)p + j, x);
-    else
+    if (past && n == LNT_VL) {
+        if (t == LINNET_F32)
+            v_stream((float *)p + j, x);
+        else
+            v_stream_bf16((lnt_bf16 *)p + j, x);
+    } else
         v_put(p, t, j, n, x);
 }
 

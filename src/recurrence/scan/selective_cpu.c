@@ -1,6 +1,6 @@
 /* The selective scan on the CPU (README.md): strips of channels, a vector of them at a time, so that no sum goes across lanes but those over
- * channels. A block of tokens is taken together: their rows first, and then, for a vector of channels, some of the M numbers at a time, whose states
- * stay in registers over the block.
+ * channels. A block of tokens is taken together: their rows first, and then some of the M numbers at a time, vector by vector: their states
+ * stay in registers over the block, the block's sums over channels in the first-level cache over the vectors.
  *
  * Sums over channels (dB, dC) and over sequences (dA, dD) are made in at most PARTS parts each, which follow from the shape, and added in order. */
 #include <omp.h>
@@ -17,21 +17,26 @@ enum {
     SMALL = 4096,         /* numbers of states to go over, below which threads cost more than they bring */
 };
 
-/* What a strip has, [M,W] each: rates, the state, what is carried back, dA; the states at the start of all blocks. Of a block's tokens: what a
- * vector of channels has at a token, [VECTORS,BLOCK,LNT_VL] each; B and C [BLOCK,M]; states and decays of the numbers in registers. */
+/* What a vector of channels has at a token, in vectors that follow each other: delta, or Longhorn's Delta; u; o, or what du is of B.lambda; backward:
+ * do, what ddelta is of the decays, Longhorn's 1 / (1 + beta B.B). One pointer reaches all of them. */
+enum { STEP, U, OUT, DOUT, THROUGH, SHARE, CELL };
+
+/* What a strip has, [M,W] each: rates, the state, what is carried back, dA; the states at the start of all blocks. Of a block's tokens: cells
+ * [VECTORS,BLOCK,CELL,LNT_VL]; B and C [BLOCK,M]; states and decays of the numbers in registers; their part of the sums over channels. */
 typedef struct {
     const lnt_selective_args *a;
     int64_t first, width;  /* channels */
     int64_t begin, tokens; /* of the block */
-    int64_t next;          /* where the block begins that comes after it */
+    int64_t next;          /* where the block begins that comes after it, -1: too short to be fetched, or none */
+    bool o_past, du_past, ddelta_past; /* results that are written past the caches */
+    float *enter, *leave;  /* states at the block's start, and where those at its end are wanted */
     float *rate;           /* A log2(e) */
     float *h, *carry, *drate, *dskip, *starts;
-    float *step, *u, *out; /* delta, or Longhorn's Delta; o, or what du is of B.lambda */
-    float *dout, *through; /* backward; what ddelta is of the decays */
+    float *cells;
     float *B, *C;
     float *square, *norm;  /* longhorn: B^2, and its sum [BLOCK] */
     float *states, *decays; /* [BLOCK+1,TOGETHER,LNT_VL], [BLOCK,TOGETHER,LNT_VL] */
-    float *sum_B, *sum_C;  /* [BLOCK,M,LNT_VL] */
+    float *sums;           /* [BLOCK,2,TOGETHER,LNT_VL] of dB and dC */
 } strip;
 
 static int64_t square(const lnt_selective_args *a) { return (int64_t)a->M * W; }
@@ -40,16 +45,15 @@ static int64_t blocks_of(int64_t tokens) { return pieces(tokens, BLOCK); }
 /* A thread's scratch at p (NULL: only measure); returns its floats. */
 static int64_t carve(const lnt_selective_args *a, bool back, float *p, strip *s)
 {
-    const int64_t M = (a->M + 15) / 16 * 16, mw = square(a), rows = BLOCK * W, sums = (int64_t)BLOCK * a->M * LNT_VL;
+    const int64_t M = (a->M + 15) / 16 * 16, mw = square(a);
     int64_t used = 0;
     const struct {
         float **at;
         int64_t count;
-    } parts[] = { { &s->rate, mw }, { &s->h, mw }, { &s->B, BLOCK * M }, { &s->C, BLOCK * M }, { &s->square, BLOCK * M }, { &s->norm, BLOCK },
-                  { &s->step, rows }, { &s->u, rows }, { &s->out, rows },
-                  { &s->dout, back ? rows : 0 }, { &s->through, back ? rows : 0 },
+    } parts[] = { { &s->rate, mw }, { &s->B, BLOCK * M }, { &s->C, BLOCK * M }, { &s->square, BLOCK * M }, { &s->norm, BLOCK },
+                  { &s->cells, VECTORS * BLOCK * CELL * LNT_VL }, { &s->h, back ? 0 : mw },
                   { &s->carry, back ? mw : 0 }, { &s->drate, back ? mw : 0 }, { &s->dskip, back ? W : 0 },
-                  { &s->sum_B, back ? sums : 0 }, { &s->sum_C, back ? sums : 0 },
+                  { &s->sums, back ? BLOCK * 2 * TOGETHER * LNT_VL : 0 },
                   { &s->states, back ? (BLOCK + 1) * TOGETHER * LNT_VL : 0 }, { &s->decays, back ? BLOCK * TOGETHER * LNT_VL : 0 },
                   { &s->starts, back ? blocks_of(a->longest) * mw : 0 } };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -71,8 +75,9 @@ static int64_t scratch_floats(const lnt_selective_args *a, bool back)
 static void turn_in(const strip *s, float *dst, const float *src)
 {
     const int64_t M = s->a->M;
-    for (int64_t m = 0; m < M; m++)
-        for (int64_t j = 0; j < W; j++) dst[m * W + j] = src && j < s->width ? src[(s->first + j) * M + m] : 0;
+    if (!src || s->width < W) memset(dst, 0, (size_t)(M * W) * sizeof(float));
+    for (int64_t m = 0; src && m < M; m++)
+        for (int64_t j = 0; j < s->width; j++) dst[m * W + j] = src[(s->first + j) * M + m];
 }
 
 static void turn_out(const strip *s, float *dst, const float *src)
@@ -90,8 +95,7 @@ static float *state_of(const lnt_selective_args *a, const void *p, int64_t n) { 
 typedef enum { DECAYS, TURNS, ERASES } rule;
 static rule rule_of(const lnt_selective_args *a) { return a->op->kind == LNT_LONGHORN ? ERASES : a->has_sign ? TURNS : DECAYS; }
 
-/* Where vector v of the block's token i is in [VECTORS,BLOCK,LNT_VL]. */
-static int64_t place(int64_t v, int64_t i) { return (v * BLOCK + i) * LNT_VL; }
+static float *cell(const strip *s, int64_t v, int64_t i) { return s->cells + (v * BLOCK + i) * CELL * LNT_VL; }
 
 static void token_row(float *dst, const void *rows, const lnt_selective_args *a, int64_t t)
 {
@@ -115,8 +119,9 @@ static void take_B(const strip *s, int64_t i)
     s->norm[i] = v_sum(sum);
 }
 
-/* The rows of tokens begin .. begin + count - 1: B, what a channel's step and input are, C where it is read, do on the way back. Longhorn's Delta is
- * beta / (1 + beta B.B). Lanes beyond the channels are zeros: nothing is written there, and nothing decays. */
+/* The rows of tokens begin .. begin + count - 1: B, what a channel's step and input are; where it is read C, and what o begins with; on the way
+ * back do, and zeros to add to. Longhorn's Delta is beta / (1 + beta B.B). Lanes beyond the channels are zeros: nothing is written there, and nothing
+ * decays. */
 static void take_rows(strip *s, int64_t begin, int64_t count, int64_t next, bool read, bool back)
 {
     const lnt_selective_args *a = s->a;
@@ -124,23 +129,52 @@ static void take_rows(strip *s, int64_t begin, int64_t count, int64_t next, bool
     s->begin = begin, s->tokens = count, s->next = next;
     for (int64_t i = 0; i < count; i++) {
         take_B(s, i);
-        if (read) token_row(s->C + i * a->M, a->C, a, begin + i);
+        if (read || back) token_row(s->C + i * a->M, a->C, a, begin + i);
     }
     for (int64_t i = 0; i < count; i++)
         V_EACH(j, n, s->width)
         {
-            const int64_t at = (begin + i) * a->D + s->first + j, to = place(j / LNT_VL, i);
-            const vf delta = v_get(a->delta, LINNET_F32, at, n);
-            v_store(s->step + to, erases ? delta / (1.0f + delta * s->norm[i]) : delta);
-            v_store(s->u + to, v_get(a->u, a->dtype, at, n));
-            if (back) v_store(s->dout + to, a->dout ? v_get(a->dout, a->dtype, at, n) : v_zero());
+            const int64_t at = (begin + i) * a->D + s->first + j;
+            const vf delta = v_get(a->delta, LINNET_F32, at, n), u = v_get(a->u, a->dtype, at, n);
+            const vf share = erases ? 1.0f / (1.0f + delta * s->norm[i]) : v_set(1.0f);
+            float *to = cell(s, j / LNT_VL, i);
+            v_store(to + STEP * LNT_VL, delta * share);
+            v_store(to + U * LNT_VL, u);
+            if (read) v_store(to + OUT * LNT_VL, a->skip ? u * v_get(a->skip, LINNET_F32, s->first + j, n) : v_zero());
+            if (!back) continue;
+            v_store(to + OUT * LNT_VL, v_zero());
+            v_store(to + DOUT * LNT_VL, a->dout ? v_get(a->dout, a->dtype, at, n) : v_zero());
+            v_store(to + THROUGH * LNT_VL, v_zero());
+            v_store(to + SHARE * LNT_VL, share);
         }
 }
 
-/* Fetch the rows of the tokens of the next block: they lie on pages of their own, where the hardware does not look ahead. */
-INLINE void fetch(const char *rows, int64_t size, int64_t at) { __builtin_prefetch(rows + at * size, 0, 3); }
+INLINE void fetch_row(const strip *s, const void *p, lnt_dtype t, int64_t token)
+{
+    const int64_t size = t == LINNET_F32 ? 4 : 2;
+    const char *row = (const char *)p + (token * s->a->D + s->first) * size;
+    for (int64_t k = 0; p && k < s->width * size; k += 64) __builtin_prefetch(row + k, 0, 2);
+}
 
-static bool goes_past(const lnt_selective_args *a, const void *result) { return scan_goes_past(a->dtype, a->tokens, a->D, result); }
+/* Fetch what is to be read of the next block and to be written of this one, rows that lie on pages of their own, where the hardware does not look
+ * ahead: a share of them with numbers m .. m+count-1 of vector v. Into the second cache: lines kilobytes apart have few places in the first. (Not a
+ * function of its own: compilers leave out a call that does nothing but fetch.) */
+INLINE void fetch_rows(const strip *s, bool read, bool back, int64_t v, int64_t m, int64_t count)
+{
+    const lnt_selective_args *a = s->a;
+    const int64_t vectors = pieces(s->width, LNT_VL), part = m * vectors + v * count, parts = a->M * vectors;
+    const int64_t first = BLOCK * part / parts, end = BLOCK * (part + count) / parts;
+    for (int64_t i = first; s->next >= 0 && i < end; i++) {
+        fetch_row(s, a->delta, LINNET_F32, s->next + i);
+        fetch_row(s, a->u, a->dtype, s->next + i);
+        if (back) fetch_row(s, a->dout, a->dtype, s->next + i);
+    }
+    for (int64_t i = first; i < at_most(s->tokens, end); i++) {
+        if (read && !s->o_past) fetch_row(s, a->o, a->dtype, s->begin + i);
+        if (back && !s->du_past) fetch_row(s, a->du, a->dtype, s->begin + i);
+        if (back && !s->ddelta_past) fetch_row(s, a->ddelta, LINNET_F32, s->begin + i);
+    }
+}
 
 /* ---- tokens ---------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -155,22 +189,18 @@ INLINE vf decay_of(rule r, vf delta, vf rate, float squared)
  * the strip: the compiler would read them again behind each store.) */
 INLINE void forward_numbers(rule r, bool read, bool keep, int count, const strip *s, int64_t v, int64_t m)
 {
-    const int64_t M = s->a->M, tokens = s->tokens, size = s->a->dtype == LINNET_F32 ? 4 : 2, row = s->a->D;
-    const bool ahead = m == 0 && !keep && s->next >= 0;
-    const char *next_delta = s->a->delta, *next_u = s->a->u;
-    const float *step = s->step + place(v, 0), *u = s->u + place(v, 0), *B = s->B + m, *C = s->C + m, *squares = s->square + m;
-    float *out = s->out + place(v, 0), *states = s->states, *decays = s->decays, *place_of = s->h + m * W + v * LNT_VL;
-    int64_t next = s->next * row + s->first + v * LNT_VL;
+    const int64_t M = s->a->M, tokens = s->tokens, at = m * W + v * LNT_VL;
+    const float *B = s->B + m, *C = s->C + m, *squares = s->square + m;
+    float *to = cell(s, v, 0), *states = s->states, *decays = s->decays;
     vf h[TOGETHER], rate[TOGETHER];
 #pragma GCC unroll 4
     for (int g = 0; g < count; g++) {
-        h[g] = v_load(place_of + g * W), rate[g] = r == ERASES ? v_zero() : v_load(s->rate + (m + g) * W + v * LNT_VL);
+        h[g] = v_load(s->enter + at + g * W), rate[g] = r == ERASES ? v_zero() : v_load(s->rate + at + g * W);
         if (keep) v_store(states + g * LNT_VL, h[g]);
     }
-    for (int64_t i = 0; i < tokens; i++, next += row, B += M, C += M, squares += M, states += TOGETHER * LNT_VL, decays += TOGETHER * LNT_VL) {
-        const vf delta = v_load(step + i * LNT_VL), x = delta * v_load(u + i * LNT_VL);
-        vf o = read ? v_load(out + i * LNT_VL) : v_zero();
-        if (ahead) fetch(next_delta, 4, next), fetch(next_u, size, next);
+    for (int64_t i = 0; i < tokens; i++) {
+        const vf delta = v_load(to + STEP * LNT_VL), x = delta * v_load(to + U * LNT_VL);
+        vf o = read ? v_load(to + OUT * LNT_VL) : v_zero();
 #pragma GCC unroll 4
         for (int g = 0; g < count; g++) {
             const vf e = decay_of(r, delta, rate[g], r == ERASES ? squares[g] : 0);
@@ -179,113 +209,66 @@ INLINE void forward_numbers(rule r, bool read, bool keep, int count, const strip
             if (keep) v_store(states + (TOGETHER + g) * LNT_VL, h[g]);
             if (keep && r != ERASES) v_store(decays + g * LNT_VL, e);
         }
-        if (read) v_store(out + i * LNT_VL, o);
+        if (read) v_store(to + OUT * LNT_VL, o);
+        to += CELL * LNT_VL, B += M, C += M, squares += M, states += TOGETHER * LNT_VL, decays += TOGETHER * LNT_VL;
     }
 #pragma GCC unroll 4
-    for (int g = 0; g < count; g++) v_store(place_of + g * W, h[g]);
+    for (int g = 0; g < count; g++)
+        if (!keep) v_store(s->leave + at + g * W, h[g]);
 }
 
-/* The same in reverse, from the states and decays that were kept; sums over channels are added to sum_B and sum_C. */
+/* The same in reverse, from the states and decays that were kept. Sums over channels are made in `sums` [BLOCK,2,count,LNT_VL], vector by vector.
+ *
+ * Longhorn's step is h - Delta B^2 h + Delta B u: its derivative by B is Delta (u - 2 B h), by Delta B (u - B h). Of write = lambda (u/2 - B h) the
+ * sum over channels of Delta write is half of dB, and that over numbers of B write is ddelta but for u/2 B.lambda. */
 INLINE void backward_numbers(rule r, int count, const strip *s, int64_t v, int64_t m)
 {
-    const int64_t M = s->a->M, last = s->tokens - 1, size = s->a->dtype == LINNET_F32 ? 4 : 2, row = s->a->D, at_m = m * W + v * LNT_VL;
-    const bool ahead = m == 0 && s->next >= 0;
-    const char *next_delta = s->a->delta, *next_u = s->a->u, *next_dout = s->a->dout;
-    const float *step = s->step + place(v, 0), *u = s->u + place(v, 0), *dout = s->dout + place(v, 0);
+    const int64_t M = s->a->M, last = s->tokens - 1, at = m * W + v * LNT_VL;
     const float *B = s->B + last * M + m, *C = s->C + last * M + m, *squares = s->square + last * M + m;
     const float *states = s->states + last * TOGETHER * LNT_VL, *decays = s->decays + last * TOGETHER * LNT_VL;
-    float *out = s->out + place(v, 0), *through = s->through + place(v, 0);
-    float *sum_B = s->sum_B + (last * M + m) * LNT_VL, *sum_C = s->sum_C + (last * M + m) * LNT_VL;
-    int64_t next = (s->next + last) * row + s->first + v * LNT_VL;
+    float *to = cell(s, v, last), *sum_B = s->sums + last * 2 * count * LNT_VL;
+    const bool add = v > 0;
     vf h[TOGETHER], carry[TOGETHER], rate[TOGETHER], drate[TOGETHER];
 #pragma GCC unroll 4
     for (int g = 0; g < count; g++) {
-        h[g] = v_load(states + (TOGETHER + g) * LNT_VL), carry[g] = v_load(s->carry + at_m + g * W);
-        rate[g] = r == ERASES ? v_zero() : v_load(s->rate + at_m + g * W), drate[g] = r == ERASES ? v_zero() : v_load(s->drate + at_m + g * W);
+        h[g] = v_load(states + (TOGETHER + g) * LNT_VL), carry[g] = v_load(s->carry + at + g * W);
+        rate[g] = r == ERASES ? v_zero() : v_load(s->rate + at + g * W), drate[g] = r == ERASES ? v_zero() : v_load(s->drate + at + g * W);
     }
-    for (int64_t i = last; i >= 0; i--, next -= row) {
-        const vf delta = v_load(step + i * LNT_VL), x = delta * v_load(u + i * LNT_VL), dy = v_load(dout + i * LNT_VL), twice = 2.0f * delta;
-        vf through_b = m == 0 ? v_zero() : v_load(out + i * LNT_VL), through_a = m == 0 ? v_zero() : v_load(through + i * LNT_VL);
-        if (ahead) {
-            fetch(next_delta, 4, next), fetch(next_u, size, next);
-            if (next_dout) fetch(next_dout, size, next);
-        }
+    for (int64_t i = last; i >= 0; i--) {
+        const vf delta = v_load(to + STEP * LNT_VL), u = v_load(to + U * LNT_VL), dy = v_load(to + DOUT * LNT_VL), x = delta * u, half = 0.5f * u;
+        vf through_b = v_load(to + OUT * LNT_VL), through_a = v_load(to + THROUGH * LNT_VL);
+        float *sum_C = sum_B + count * LNT_VL;
 #pragma GCC unroll 4
         for (int g = 0; g < count; g++) {
             const vf before = v_load(states + g * LNT_VL);
             const vf decay = r == ERASES ? decay_of(r, delta, rate[g], squares[g]) : v_load(decays + g * LNT_VL);
             const vf lambda = dy * C[g] + carry[g], kept = decay * lambda;
-            const vf carried = (r == ERASES ? lambda : r == TURNS ? kept + lambda : kept) * before; /* gradient of delta A; less that of Delta B^2 */
-            const vf write = r == ERASES ? lambda * x - (twice * B[g]) * carried : lambda * x;
-            v_store(sum_B + g * LNT_VL, v_load(sum_B + g * LNT_VL) + write);
-            v_store(sum_C + g * LNT_VL, v_load(sum_C + g * LNT_VL) + dy * h[g]);
-            through_b += lambda * B[g];
-            through_a += r == ERASES ? -(carried * squares[g]) : carried * rate[g];
-            if (r != ERASES) drate[g] += carried * delta;
+            vf dB = add ? v_load(sum_B + g * LNT_VL) : v_zero(), dC = add ? v_load(sum_C + g * LNT_VL) : v_zero();
+            if (r == ERASES) {
+                const vf write = lambda * (half - B[g] * before);
+                dB += delta * write, through_a += write * B[g];
+            } else {
+                const vf carried = (r == TURNS ? kept + lambda : kept) * before; /* gradient of delta A */
+                dB += lambda * x, through_a += carried * rate[g], drate[g] += carried * delta;
+            }
+            dC += dy * h[g], through_b += lambda * B[g];
+            v_store(sum_B + g * LNT_VL, dB);
+            v_store(sum_C + g * LNT_VL, dC);
             carry[g] = kept, h[g] = before;
         }
-        v_store(out + i * LNT_VL, through_b);
-        v_store(through + i * LNT_VL, through_a);
-        B -= M, C -= M, squares -= M, sum_B -= M * LNT_VL, sum_C -= M * LNT_VL, states -= TOGETHER * LNT_VL, decays -= TOGETHER * LNT_VL;
+        v_store(to + OUT * LNT_VL, through_b);
+        v_store(to + THROUGH * LNT_VL, through_a);
+        to -= CELL * LNT_VL, B -= M, C -= M, squares -= M, sum_B -= 2 * count * LNT_VL, states -= TOGETHER * LNT_VL, decays -= TOGETHER * LNT_VL;
     }
 #pragma GCC unroll 4
     for (int g = 0; g < count; g++) {
-        v_store(s->carry + at_m + g * W, carry[g]);
-        if (r != ERASES) v_store(s->drate + at_m + g * W, drate[g]);
+        v_store(s->carry + at + g * W, carry[g]);
+        if (r != ERASES) v_store(s->drate + at + g * W, drate[g]);
     }
 }
 
-/* The M numbers of vector v, TOGETHER at a time and what is left one by one; in reverse the states are made again first. */
-INLINE void numbers(rule r, bool read, bool back, const strip *s, int64_t v)
-{
-    const int64_t M = s->a->M;
-    int64_t m = 0;
-    for (; m + TOGETHER <= M; m += TOGETHER) {
-        forward_numbers(r, read, back, TOGETHER, s, v, m);
-        if (back) backward_numbers(r, TOGETHER, s, v, m);
-    }
-    for (; m < M; m++) {
-        forward_numbers(r, read, back, 1, s, v, m);
-        if (back) backward_numbers(r, 1, s, v, m);
-    }
-}
-
-INLINE void all_numbers(bool read, bool back, const strip *s)
-{
-    for (int64_t v = 0; v < pieces(s->width, LNT_VL); v++)
-        switch (rule_of(s->a)) {
-        case DECAYS: numbers(DECAYS, read, back, s, v); break;
-        case TURNS: numbers(TURNS, read, back, s, v); break;
-        case ERASES: numbers(ERASES, read, back, s, v); break;
-        }
-}
-
-/* ---- a strip of a sequence ------------------------------------------------------------------------------------------------------------------- */
-
-static void forward_strip(strip *s, int64_t n)
-{
-    const lnt_selective_args *a = s->a;
-    turn_in(s, s->h, state_of(a, a->s0, n));
-    const int64_t end = a->cu_seqlens[n + 1];
-    const bool past = goes_past(a, a->o);
-    for (int64_t t = a->cu_seqlens[n]; t < end; t += BLOCK) {
-        take_rows(s, t, at_most(BLOCK, end - t), t + 2 * BLOCK <= end ? t + BLOCK : -1, true, false);
-        for (int64_t i = 0; i < s->tokens; i++)
-            V_EACH(j, c, s->width)
-            {
-                const int64_t at = place(j / LNT_VL, i);
-                v_store(s->out + at, a->skip ? v_load(s->u + at) * v_get(a->skip, LINNET_F32, s->first + j, c) : v_zero());
-            }
-        all_numbers(true, false, s);
-        for (int64_t i = 0; i < s->tokens; i++)
-            V_EACH(j, c, s->width) scan_put(past, a->o, a->dtype, (t + i) * a->D + s->first + j, c, v_load(s->out + place(j / LNT_VL, i)));
-    }
-    if (past) v_stream_end();
-    turn_out(s, state_of(a, a->sT, n), s->h);
-}
-
-/* to[m] (+)= the sum over the lanes of vector m, of `count` that follow each other: sixteen at once in a third of the instructions of one by one. */
-static void sum_lanes(float *to, const float *x, int64_t count, bool add)
+/* to[m] = the sum over the lanes of vector m, of `count` that follow each other: sixteen at once in a third of the instructions of one by one. */
+static void sum_lanes(float *to, const float *x, int64_t count)
 {
     int64_t m = 0;
 #if defined(__AVX512F__)
@@ -300,41 +283,119 @@ static void sum_lanes(float *to, const float *x, int64_t count, bool add)
         }
         const __m512 r0 = _mm512_add_ps(_mm512_shuffle_f32x4(q[0], q[1], 0x44), _mm512_shuffle_f32x4(q[0], q[1], 0xee));
         const __m512 r1 = _mm512_add_ps(_mm512_shuffle_f32x4(q[2], q[3], 0x44), _mm512_shuffle_f32x4(q[2], q[3], 0xee));
-        const vf sum = (vf)_mm512_add_ps(_mm512_shuffle_f32x4(r0, r1, 0x88), _mm512_shuffle_f32x4(r0, r1, 0xdd));
-        v_store(to + m, add ? v_load(to + m) + sum : sum);
+        v_store(to + m, (vf)_mm512_add_ps(_mm512_shuffle_f32x4(r0, r1, 0x88), _mm512_shuffle_f32x4(r0, r1, 0xdd)));
     }
 #endif
-    for (; m < count; m++) to[m] = (add ? to[m] : 0) + v_sum(v_load(x + m * LNT_VL));
+    for (; m < count; m++) to[m] = v_sum(v_load(x + m * LNT_VL));
 }
 
-/* The gradients of a block's rows, of its B and C to sums [tokens,2,M]. */
-static void block_gradients(const strip *s, float *sums, bool add)
+/* Numbers m .. m+count-1 of all vectors over the block; and back, whose sums over channels go to, or are added to, `sums` [tokens,2,M]. */
+INLINE void some_numbers(rule r, bool read, int count, const strip *s, int64_t m)
+{
+    for (int64_t v = 0; v * LNT_VL < s->width; v++) {
+        fetch_rows(s, read, false, v, m, count);
+        forward_numbers(r, read, false, count, s, v, m);
+    }
+}
+INLINE void some_back(rule r, int count, const strip *s, int64_t m, float *sums, bool add)
+{
+    const int64_t M = s->a->M;
+    for (int64_t v = 0; v * LNT_VL < s->width; v++) {
+        fetch_rows(s, false, true, v, m, count);
+        forward_numbers(r, false, true, count, s, v, m);
+        backward_numbers(r, count, s, v, m);
+    }
+    float lanes[BLOCK * 2 * TOGETHER];
+    sum_lanes(lanes, s->sums, s->tokens * 2 * count);
+    for (int64_t i = 0; i < s->tokens; i++)
+        for (int g = 0; g < count; g++) {
+            float *to = sums + i * 2 * M + m + g;
+            const float *from = lanes + i * 2 * count + g;
+            to[0] = (add ? to[0] : 0) + (r == ERASES ? 2 : 1) * from[0];
+            to[M] = (add ? to[M] : 0) + from[count];
+        }
+}
+
+/* The M numbers, TOGETHER at a time and what is left one by one. */
+INLINE void numbers(rule r, bool read, const strip *s)
+{
+    int64_t m = 0;
+    for (; m + TOGETHER <= s->a->M; m += TOGETHER) some_numbers(r, read, TOGETHER, s, m);
+    for (; m < s->a->M; m++) some_numbers(r, read, 1, s, m);
+}
+INLINE void numbers_back(rule r, const strip *s, float *sums, bool add)
+{
+    int64_t m = 0;
+    for (; m + TOGETHER <= s->a->M; m += TOGETHER) some_back(r, TOGETHER, s, m, sums, add);
+    for (; m < s->a->M; m++) some_back(r, 1, s, m, sums, add);
+}
+
+INLINE void all_numbers(bool read, const strip *s)
+{
+    switch (rule_of(s->a)) {
+    case DECAYS: numbers(DECAYS, read, s); break;
+    case TURNS: numbers(TURNS, read, s); break;
+    case ERASES: numbers(ERASES, read, s); break;
+    }
+}
+static void all_back(const strip *s, float *sums, bool add)
+{
+    switch (rule_of(s->a)) {
+    case DECAYS: numbers_back(DECAYS, s, sums, add); break;
+    case TURNS: numbers_back(TURNS, s, sums, add); break;
+    case ERASES: numbers_back(ERASES, s, sums, add); break;
+    }
+}
+
+/* ---- a strip of a sequence ------------------------------------------------------------------------------------------------------------------- */
+
+static void forward_strip(strip *s, int64_t n)
+{
+    const lnt_selective_args *a = s->a;
+    turn_in(s, s->h, state_of(a, a->s0, n));
+    const int64_t end = a->cu_seqlens[n + 1];
+    s->enter = s->leave = s->h;
+    for (int64_t t = a->cu_seqlens[n]; t < end; t += BLOCK) {
+        take_rows(s, t, at_most(BLOCK, end - t), t + 2 * BLOCK <= end ? t + BLOCK : -1, true, false);
+        all_numbers(true, s);
+        for (int64_t i = 0; i < s->tokens; i++)
+            V_EACH(j, c, s->width)
+            {
+                const vf o = v_load(cell(s, j / LNT_VL, i) + OUT * LNT_VL);
+                scan_put(s->o_past, a->o, a->dtype, (t + i) * a->D + s->first + j, c, o);
+            }
+    }
+    v_stream_end();
+    turn_out(s, state_of(a, a->sT, n), s->h);
+}
+
+/* The gradients of a block's rows, and what is left of that of its B in sums [tokens,2,M]. */
+static void block_gradients(const strip *s, float *sums)
 {
     const lnt_selective_args *a = s->a;
     const int64_t M = a->M;
-    const bool erases = rule_of(a) == ERASES, past = goes_past(a, a->du) && goes_past(a, a->ddelta);
+    const bool erases = rule_of(a) == ERASES;
     for (int64_t i = 0; i < s->tokens; i++) {
         vf norm = v_zero(); /* gradient of Longhorn's B.B */
         V_EACH(j, n, s->width)
         {
-            const int64_t at = (s->begin + i) * a->D + s->first + j, from = place(j / LNT_VL, i);
-            const vf delta = v_load(s->step + from), u = v_load(s->u + from), dy = v_load(s->dout + from), through_b = v_load(s->out + from);
+            const int64_t at = (s->begin + i) * a->D + s->first + j;
+            const float *p = cell(s, j / LNT_VL, i);
+            const vf delta = v_load(p + STEP * LNT_VL), u = v_load(p + U * LNT_VL), dy = v_load(p + DOUT * LNT_VL);
+            const vf through_b = v_load(p + OUT * LNT_VL), through_a = v_load(p + THROUGH * LNT_VL);
             const vf skip = a->skip ? v_get(a->skip, LINNET_F32, s->first + j, n) : v_zero();
             v_store(s->dskip + j, v_load(s->dskip + j) + dy * u);
-            if (a->du) scan_put(past, a->du, a->dtype, at, n, delta * through_b + skip * dy);
-            vf dstep = (erases ? 1.0f : 0.693147181f) * v_load(s->through + from) + u * through_b;
+            if (a->du) scan_put(s->du_past, a->du, a->dtype, at, n, delta * through_b + skip * dy);
+            vf dstep = erases ? through_a + 0.5f * u * through_b : 0.693147181f * through_a + u * through_b;
             if (erases) {
-                const vf share = 1.0f / (1.0f + v_get(a->delta, LINNET_F32, at, n) * s->norm[i]);
+                const vf share = v_load(p + SHARE * LNT_VL);
                 norm -= dstep * delta * delta;
                 dstep *= share * share;
             }
-            if (a->ddelta) scan_put(past, a->ddelta, LINNET_F32, at, n, dstep);
+            if (a->ddelta) scan_put(s->ddelta_past, a->ddelta, LINNET_F32, at, n, dstep);
         }
-        float *to = sums + i * 2 * M;
-        sum_lanes(to, s->sum_B + i * M * LNT_VL, M, add);
-        sum_lanes(to + M, s->sum_C + i * M * LNT_VL, M, add);
         const float dnorm = erases ? 2 * v_sum(norm) : 0;
-        for (int64_t m = 0; erases && m < M; m++) to[m] += s->B[i * M + m] * dnorm;
+        for (int64_t m = 0; erases && m < M; m++) sums[i * 2 * M + m] += s->B[i * M + m] * dnorm;
     }
 }
 
@@ -343,22 +404,19 @@ static void backward_strip(strip *s, int64_t n, float *sums, bool add)
 {
     const lnt_selective_args *a = s->a;
     const int64_t mw = square(a), first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first, blocks = blocks_of(len);
-    turn_in(s, s->h, state_of(a, a->s0, n));
-    for (int64_t b = 0; b < blocks; b++) {
-        memcpy(s->starts + b * mw, s->h, (size_t)mw * sizeof(float));
-        if (b == blocks - 1) break; /* the last block's are made below */
+    if (blocks > 0) turn_in(s, s->starts, state_of(a, a->s0, n));
+    for (int64_t b = 0; b < blocks - 1; b++) {
+        s->enter = s->starts + b * mw, s->leave = s->enter + mw;
         take_rows(s, first + b * BLOCK, BLOCK, b + 2 < blocks ? first + (b + 1) * BLOCK : -1, false, false);
-        all_numbers(false, false, s);
+        all_numbers(false, s);
     }
     turn_in(s, s->carry, state_of(a, a->dsT, n));
     for (int64_t b = blocks - 1; b >= 0; b--) {
-        const int64_t begin = b * BLOCK;
-        memcpy(s->h, s->starts + b * mw, (size_t)mw * sizeof(float));
-        take_rows(s, first + begin, at_most(BLOCK, len - begin), b > 0 ? first + begin - BLOCK : -1, true, true);
-        memset(s->sum_B, 0, (size_t)(s->tokens * a->M * LNT_VL) * sizeof(float));
-        memset(s->sum_C, 0, (size_t)(s->tokens * a->M * LNT_VL) * sizeof(float));
-        all_numbers(false, true, s);
-        block_gradients(s, sums + (first + begin) * 2 * a->M, add);
+        const int64_t begin = first + b * BLOCK;
+        s->enter = s->starts + b * mw;
+        take_rows(s, begin, at_most(BLOCK, len - b * BLOCK), b > 0 ? begin - BLOCK : -1, false, true);
+        all_back(s, sums + begin * 2 * a->M, add);
+        block_gradients(s, sums + begin * 2 * a->M);
     }
     v_stream_end();
     turn_out(s, state_of(a, a->ds0, n), s->carry);
@@ -371,7 +429,11 @@ static int64_t part_of(int64_t count, int64_t i, int64_t parts) { return count *
 static strip strip_at(const lnt_selective_args *a, int64_t i, bool back)
 {
     strip s = { .a = a, .first = i * W, .width = at_most(W, a->D - i * W) };
+    s.o_past = scan_goes_past(a->dtype, a->tokens, a->D, a->o);
+    s.du_past = scan_goes_past(a->dtype, a->tokens, a->D, a->du);
+    s.ddelta_past = scan_goes_past(LINNET_F32, a->tokens, a->D, a->ddelta);
     carve(a, back, (float *)a->workspace + omp_get_thread_num() * scratch_floats(a, back), &s);
+    if (!a->A) return s;
     turn_in(&s, s.rate, a->A);
     for (int64_t m = 0; m < square(a); m += LNT_VL) v_store(s.rate + m, v_load(s.rate + m) * 1.44269504f);
     return s;

@@ -329,7 +329,7 @@ static void forward_strip(const strip *s, int64_t n)
     for (int64_t t = begin; t < end; t++) {
         const int64_t away = t + 1 < end ? x->D : 0;
         if (past)
-            forward_row(LINNET_F32, true, s, t, away);
+            x->dtype == LINNET_F32 ? forward_row(LINNET_F32, true, s, t, away) : forward_row(LINNET_BF16, true, s, t, away);
         else
             x->dtype == LINNET_F32 ? forward_row(LINNET_F32, false, s, t, away) : forward_row(LINNET_BF16, false, s, t, away);
         if (state) follow(s, begin, t - begin);
@@ -398,15 +398,17 @@ static void give_gradients(const strip *s, int64_t sequence)
     put_gradients(s, sequence);
 }
 
-static void back(bool past, bool state, const strip *s, int64_t begin, int64_t token)
+INLINE void back_as(lnt_dtype type, bool past, bool state, const strip *s, int64_t begin, int64_t token)
 {
     const int64_t away = token > 0 ? -(int64_t)s->a->D : 0;
     if (past)
-        state ? backward_row(LINNET_F32, true, true, s, begin, token, away) : backward_row(LINNET_F32, true, false, s, begin, token, away);
-    else if (s->a->dtype == LINNET_F32)
-        state ? backward_row(LINNET_F32, false, true, s, begin, token, away) : backward_row(LINNET_F32, false, false, s, begin, token, away);
+        state ? backward_row(type, true, true, s, begin, token, away) : backward_row(type, true, false, s, begin, token, away);
     else
-        state ? backward_row(LINNET_BF16, false, true, s, begin, token, away) : backward_row(LINNET_BF16, false, false, s, begin, token, away);
+        state ? backward_row(type, false, true, s, begin, token, away) : backward_row(type, false, false, s, begin, token, away);
+}
+static void back(bool past, bool state, const strip *s, int64_t begin, int64_t token)
+{
+    s->a->dtype == LINNET_F32 ? back_as(LINNET_F32, past, state, s, begin, token) : back_as(LINNET_BF16, past, state, s, begin, token);
 }
 
 static void backward_strip(const strip *s, int64_t n)
