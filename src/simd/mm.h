@@ -115,9 +115,17 @@ typedef struct {
 } lnt_ahead;
 extern _Thread_local lnt_ahead LNT_V(lnt_mm_ahead);
 
+/* A line, at once. gcc 12 takes a function that does nothing but prefetch for one without effect and drops its calls; with the statement it does
+ * not. */
+static inline void lnt_fetch_at(const void *line)
+{
+    __builtin_prefetch(line, 0, 2);
+    __asm__ volatile("");
+}
+
 static inline void lnt_fetch_line(lnt_fetch *f)
 {
-    __builtin_prefetch(f->line, 0, 2);
+    lnt_fetch_at(f->line);
     f->line += 64;
     f->n--;
     if (--f->left) return;
