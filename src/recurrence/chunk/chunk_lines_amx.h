@@ -52,14 +52,14 @@ static inline line_result line_to(lnt_rows c, void *out, int64_t heads, int64_t 
     lnt_bf16 *row = out ? (lnt_bf16 *)out + (c.first * heads + h) * width + at : NULL;
     return (line_result){ row, heads * width, width, rows_past(out, LINNET_BF16, width), sum ? sum + at : NULL };
 }
-INLINE void line_result_put(const line_result *to, int64_t i, line x)
+INLINE void line_result_put(const line_result *to, int64_t i, int64_t j, line x) /* of row i, j columns on */
 {
     if (to->sum)
-        line_store(to->sum + i * to->width, x);
+        line_store(to->sum + i * to->width + j, x);
     else if (to->row && to->past)
-        line_past(to->row + i * to->stride, (vf)x.low, (vf)x.high);
+        line_past(to->row + i * to->stride + j, (vf)x.low, (vf)x.high);
     else if (to->row)
-        line_put(to->row + i * to->stride, x);
+        line_put(to->row + i * to->stride + j, x);
 }
 #endif
 

@@ -257,7 +257,7 @@ static void forward_head(const lnt_head *x, char *base)
     for (int64_t i = 0; !w->tiled && i < chunks; i++) {
         const lnt_rows c = chunk_at(x, w->C, i, 1);
 #if defined(__AMX_BF16__)
-        if (w->lifted && lifted_forward_chunk(x, c, w)) continue;
+        if (w->lifted && (mild_lifted(x, c, w) || lifted_forward_chunk(x, c, w))) continue;
 #endif
         forward_chunk(x, c, w);
     }

@@ -158,7 +158,77 @@ static bool mild_forward(const lnt_head *x, lnt_rows c, scratch *w)
     const lnt_operand v = { .rows = n, .cols = V, .right = { w->v_forms, (n + 31) / 32 * 256 } };
     mild_product(false, &X, &w->state, &A, &v, w->o, V);
     rows_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V, w->o);
-    ENGINE->update_before(w->gk.end, &L, true, &v, false, &w->state);
+    ENGINE->update_before(w->gk.end, NULL, &L, true, &v, false, &w->state);
+    return true;
+}
+
+/* 32 or 64 columns, from `at` on, of v / P as a right operand, of P and of the chunk's decay, of gates of columns; the next chunk's rows are asked
+ * for. False: a gate is not mild. */
+INLINE bool mild_lift(int lines, const lnt_head *x, lnt_rows c, scratch *w, int64_t at)
+{
+    const int64_t V = x->a->V, stride = x->a->Hv * V, first = c.first * stride + x->h * V + at, next = (c.next - c.first) * stride;
+    const int64_t side = (c.n + 31) / 32 * 32, block = side / 2 * 16;
+    const float *g = (const float *)x->a->gv + first;
+    const lnt_bf16 *v = (const lnt_bf16 *)x->a->v + first;
+    const line base = line_set(LOG2_E);
+    line y[2] = { line_set(0), line_set(0) }; /* P = 2^y */
+    for (int64_t i = 0; i < side; i += 2) {
+        __m512i row[2][2] = { { _mm512_setzero_si512(), _mm512_setzero_si512() }, { _mm512_setzero_si512(), _mm512_setzero_si512() } };
+        if (i % 8 == 0) lnt_tiles_awake();
+        for (int64_t r = i; r < i + 2; r++) {
+            for (int l = 0; l < 2 * lines && r < c.next_n; l++) __builtin_prefetch(g + next + r * stride + l * 16, 0, 2);
+            for (int l = 0; l < lines && r < c.next_n; l++) __builtin_prefetch(v + next + r * stride + l * 32, 0, 2);
+            for (int l = 0; l < lines && r < c.n; l++) {
+                y[l] = line_more(line_of(g + r * stride + l * 32), base, y[l]);
+                const line P = { short_power(y[l].low), short_power(y[l].high) };
+                line_store(w->gv.from_start + r * V + at + l * 32, P);
+                row[r - i][l] = line_round(line_times(line_inverse(P), line_in(v + r * stride + l * 32)));
+            }
+        }
+        for (int l = 0; l < lines; l++) line_pair((uint32_t *)w->v_forms + (at / 16 + 2 * l) * block + i / 2 * 16, block, row[0][l], row[1][l]);
+    }
+    bool mild = true;
+    for (int l = 0; l < lines; l++) {
+        line_store(w->gv.end + at + l * 32, (line){ power_in_range(y[l].low), power_in_range(y[l].high) });
+        mild &= _mm512_reduce_min_ps(_mm512_min_ps(y[l].low, y[l].high)) >= -MILD * LOG2_E;
+    }
+    return mild;
+}
+
+/* Mild gates of columns, alone or with mild gates of rows: O = s P . (Q S + tril(Q K^T) (V / P)). False, and nothing done, where they are not. */
+static bool mild_lifted(const lnt_head *x, lnt_rows c, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t V = a->V;
+    const int n = c.n;
+    bool mild = true;
+    int64_t at = 0;
+    lnt_operand X, L;
+    for (; at + 64 <= V; at += 64) mild &= mild_lift(2, x, c, w, at);
+    if (at < V) mild &= mild_lift(1, x, c, w, at);
+    if (!mild || (w->rows && !mild_front(x, c, false, w, &X, &L))) return false;
+    rows_ahead_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
+    if (w->rows) {
+        ENGINE->extend(&L, LNT_RIGHT_T | LNT_LEFT_T, w->ks_forms);
+    } else {
+        X = of_keys(x, c, a->q, LNT_LEFT, w->q_forms);
+        L = of_keys(x, c, a->k, LNT_RIGHT_T, w->k_forms);
+        ENGINE->extend(&L, LNT_LEFT_T, (char *)w->k_forms + ENGINE->bytes(n, a->K, LNT_RIGHT_T)); /* from the rows that are copied there */
+        key_ahead(x, c, a->q);
+        key_ahead(x, c, a->k);
+    }
+    triangle(BLOCKS, n, &X, &L, w->P, w->C);
+    const lnt_operand A = mild_left(false, n, w->P, w->C, NULL, w->P_forms);
+    const lnt_operand v = { .rows = n, .cols = a->V, .right = { w->v_forms, (n + 31) / 32 * 256 } };
+    mild_product(false, &X, &w->state, &A, &v, w->o, V);
+    const line_result o = line_to(c, a->o, a->Hv, x->h, V, 0, NULL);
+    const line scale = line_set(w->rows ? 1.0f : (float)a->scale);
+    for (int64_t i = 0; i < n; i++) {
+        rows_awake(i);
+        for (int64_t j = 0; j < V; j += 32)
+            line_result_put(&o, i, j, line_times(line_times(scale, line_of(w->gv.from_start + i * V + j)), line_of(w->o + i * V + j)));
+    }
+    ENGINE->update_before(w->rows ? w->gk.end : NULL, w->gv.end, &L, true, &v, false, &w->state);
     return true;
 }
 
@@ -216,8 +286,8 @@ INLINE void mild_rows_back(bool early, const lnt_head *x, lnt_rows c, const scra
             to_k = line_more(by, query, to_k);
             du = line_more(line_times(d, query), key, du);
         }
-        line_result_put(&dq, i, to_q);
-        line_result_put(&dk, i, to_k);
+        line_result_put(&dq, i, 0, to_q);
+        line_result_put(&dk, i, 0, to_k);
         before = own;
     }
     if (!early) return;

@@ -79,14 +79,14 @@ static inline void tiled_values(const lnt_head *x, lnt_rows c, const void *tenso
     }
 }
 
-/* What keys write to states, 32 or 64 columns from `at` on, in a right form, and w->gk.end: row j's factor is the exponential of the gates' sum
- * behind it, from the last row up. The next chunk's rows are asked for. */
-INLINE void tiled_written(int lines, const lnt_head *x, lnt_rows c, int64_t at, const scratch *w, uint32_t *right)
+/* What rows of a tensor write to states, 32 or 64 columns from `at` on, in a right form, and `end`, the decay over the chunk: row j's factor is the
+ * exponential of the gates' sum behind it, from the last row up. The next chunk's rows are asked for. */
+INLINE void tiled_columns(int lines, lnt_rows c, int64_t at, const float *gates, int64_t own, const lnt_bf16 *rows, int64_t shared, float *end,
+                          uint32_t *right)
 {
-    const int64_t K = x->a->K, own = x->a->Hv * K, shared = x->a->Hq * K, next = (c.next - c.first) * own, next_shared = (c.next - c.first) * shared;
-    const int64_t pairs = (c.n + 31) / 32 * 16, block = pairs * 16;
-    const float *g = (const float *)x->a->gk + c.first * own + x->h * K + at;
-    const lnt_bf16 *k = key_rows(x, c, x->a->k) + at;
+    const int64_t next = (c.next - c.first) * own, next_shared = (c.next - c.first) * shared, pairs = (c.n + 31) / 32 * 16, block = pairs * 16;
+    const float *g = gates + at;
+    const lnt_bf16 *k = rows + at;
     const line base = line_set(LOG2_E);
     line y[2] = { line_set(0), line_set(0) };
     for (int64_t p = pairs - 1; p >= 0; p--) {
@@ -104,7 +104,16 @@ INLINE void tiled_written(int lines, const lnt_head *x, lnt_rows c, int64_t at, 
         }
         for (int l = 0; l < lines; l++) line_pair(right + (at / 16 + 2 * l) * block + p * 16, block, row[0][l], row[1][l]);
     }
-    for (int l = 0; l < lines; l++) line_store(w->gk.end + at + l * 32, (line){ power(y[l].low), power(y[l].high) });
+    for (int l = 0; l < lines; l++) line_store(end + at + l * 32, (line){ power(y[l].low), power(y[l].high) });
+}
+
+static inline lnt_operand tiled_written(lnt_rows c, int width, const float *gates, int64_t own, const lnt_bf16 *rows, int64_t shared, float *end,
+                                        uint32_t *right)
+{
+    int at = 0;
+    for (; at + 64 <= width; at += 64) tiled_columns(2, c, at, gates, own, rows, shared, end, right);
+    if (at < width) tiled_columns(1, c, at, gates, own, rows, shared, end, right);
+    return (lnt_operand){ .rows = c.n, .cols = width, .right = { right, (c.n + 31) / 32 * 256 } };
 }
 
 /* What keys write to states, and w->gk.end. */
@@ -129,11 +138,9 @@ static inline void tiled_sweep(const lnt_head *x, scratch *w)
     lnt_operand St = e->prepare(LNT_RIGHT, a->V, a->K, w->states, K, w->kept);
     for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
         const lnt_rows c = chunk_at(x, w->C, i, 1);
-        const lnt_operand k = { .rows = c.n, .cols = a->K, .right = { w->ks_forms, (c.n + 31) / 32 * 256 } };
+        const float *g = (const float *)a->gk + (c.first * a->Hv + x->h) * K;
+        const lnt_operand k = tiled_written(c, a->K, g, a->Hv * K, key_rows(x, c, a->k), a->Hq * K, w->gk.end, w->ks_forms);
         lnt_operand v = { .rows = c.n, .cols = a->V, .left = { w->v_forms, V } };
-        int64_t at = 0;
-        for (; at + 64 <= K; at += 64) tiled_written(2, x, c, at, w, w->ks_forms);
-        if (at < K) tiled_written(1, x, c, at, w, w->ks_forms);
         if (V % 32) {
             v = of_values(x, c, a->v, LNT_LEFT_T, w->v_forms);
             value_ahead(x, c, a->v);
@@ -395,21 +402,19 @@ static inline void lifted_sweep(const lnt_head *x, scratch *w)
     lnt_operand S = e->prepare(LNT_RIGHT, a->K, a->V, w->states, a->V, w->kept);
     for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
         const lnt_rows c = chunk_at(x, w->C, i, 1);
-        const lnt_vector_front f = value_front(x, c, false, w);
-        LNT_V(lnt_vector_writes_tiled)(&w->gv, &f);
-        key_ahead(x, c, a->k);
-        value_ahead(x, c, a->v);
-        lnt_operand v = { .rows = c.n, .cols = a->V, .left = { w->value_writes, a->V } };
-        e->extend(&v, LNT_RIGHT, w->vs_forms);
+        const int64_t stride = (int64_t)a->Hv * a->V, first = c.first * stride + (int64_t)x->h * a->V;
+        const lnt_bf16 *values = (const lnt_bf16 *)a->v + first;
+        const lnt_operand v = tiled_written(c, a->V, (const float *)a->gv + first, stride, values, stride, w->gv.end, w->vs_forms);
         lnt_operand k;
+        key_ahead(x, c, a->k);
         if (w->rows) {
             k = tiled_writes(x, c, w);
             e->extend(&k, LNT_LEFT_T, w->ks_forms);
             float_ahead(x, c, a->gk, a->K);
         } else {
-            k = of_keys(x, c, a->k, LNT_LEFT_T, w->k_forms);
+            k = of_keys(x, c, a->k, LNT_LEFT, w->k_forms);
+            e->extend(&k, LNT_LEFT_T, (char *)w->k_forms + e->bytes(c.n, a->K, LNT_LEFT));
         }
-        float_ahead(x, c, a->gv, a->V);
         char *const next = w->kept + (size_t)(i + 1) * each;
         if (a->K % 32) memset(next, 0, each); /* rows behind the last are not written */
         S.right.p = next;

@@ -254,7 +254,7 @@ static void mild_update(const work *w, const uint32_t *right)
 {
     for (int p = 0; p < w->panels; p++) {
         const lnt_operand u = { .rows = w->m, .cols = 32, .right = { right + (int64_t)p * w->m * 16, w->m / 2 * 16 } };
-        w->e->update_before(w->gk.end, &w->writers, true, &u, false, &w->state[p]);
+        w->e->update_before(w->gk.end, NULL, &w->writers, true, &u, false, &w->state[p]);
     }
 }
 
@@ -323,10 +323,10 @@ static void mild_rows_back(const work *w, lnt_rows c, int at)
             else
                 line_store(to, sum);
         }
-        line_result_put(&da, i, line_times(before, xa));
-        line_result_put(&dq, i, line_times(line_times(scale, P), xq));
-        line_result_put(&db, i, line_times(lift, yb));
-        line_result_put(&dk, i, line_times(lift, yk));
+        line_result_put(&da, i, 0, line_times(before, xa));
+        line_result_put(&dq, i, 0, line_times(line_times(scale, P), xq));
+        line_result_put(&db, i, 0, line_times(lift, yb));
+        line_result_put(&dk, i, 0, line_times(lift, yk));
         P = before;
     }
 }
