@@ -69,8 +69,9 @@ typedef struct lnt_mm_engine {
     void (*update)(const float *scale, int64_t scale_stride, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
     /* The same with a factor for each column, s->x(i,j) = rows[i] columns[j] s->x(i,j) + ..., rows NULL: ones; NULL where prepare16 is. */
     void (*update_columns)(const float *rows, const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
-    /* The same where what is written decays, too, s->x(i,:) = scale[i] (s->x + op(A) op(B))(i,:); NULL where prepare16 is. */
-    void (*update_before)(const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
+    /* The same where what is written decays, too, s->x(i,j) = rows[i] columns[j] (s->x + op(A) op(B))(i,j), either NULL: ones; NULL where prepare16
+     * is. */
+    void (*update_before)(const float *rows, const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s);
     /* A state that stands for s->x + base (as dense as it; NULL: zeros) takes `count` writes: s->x += A_i^T B_i, and its left and right forms, as far
      * as they are prepared, become those of the sum; NULL where prepare16 is. */
     void (*update_sum)(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s);
@@ -115,9 +116,17 @@ typedef struct {
 } lnt_ahead;
 extern _Thread_local lnt_ahead LNT_V(lnt_mm_ahead);
 
+/* A line, at once. gcc 12 takes a function that does nothing but prefetch for one without effect and drops its calls; with the statement it does
+ * not. */
+static inline void lnt_fetch_at(const void *line)
+{
+    __builtin_prefetch(line, 0, 2);
+    __asm__ volatile("");
+}
+
 static inline void lnt_fetch_line(lnt_fetch *f)
 {
-    __builtin_prefetch(f->line, 0, 2);
+    lnt_fetch_at(f->line);
     f->line += 64;
     f->n--;
     if (--f->left) return;

@@ -339,14 +339,17 @@ static void blend(lnt_mm_mode mode, const float *scale, int64_t stride, int m, i
     }
 }
 
-/* The same with C(i,:) = scale[i] (C(i,:) + t) and C's right form kept in step: 8 pairs of rows at `packed`. */
-static void blend_before(const float *scale, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
+/* The same with C(i,:) = scale[i] (C(i,:) + t), with a factor for each column or with both, and C's right form kept in step: 8 pairs of rows at
+ * `packed`. */
+static void blend_before(const float *scale, const float *columns, int m, int n, const float *t, float *c, int64_t ldc, pair *packed)
 {
     const __mmask16 mask = (__mmask16)((1u << n) - 1u);
+    const __m512 one = _mm512_set1_ps(1.0f), by = columns ? _mm512_maskz_loadu_ps(mask, columns) : one;
     for (int i = 0; i < m; i += 2, t += 32, c += 2 * ldc) {
         __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
         for (int r = 0; r < 2 && i + r < m; r++) {
-            sum[r] = _mm512_mul_ps(_mm512_set1_ps(scale[i + r]), _mm512_add_ps(_mm512_maskz_loadu_ps(mask, c + r * ldc), _mm512_load_ps(t + r * 16)));
+            const __m512 row = scale ? _mm512_set1_ps(scale[i + r]) : one, f = columns ? _mm512_mul_ps(row, by) : row;
+            sum[r] = _mm512_mul_ps(f, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, c + r * ldc), _mm512_load_ps(t + r * 16)));
             _mm512_mask_storeu_ps(c + r * ldc, mask, sum[r]);
         }
         if (packed) _mm512_storeu_si512(packed + i / 2 * 16, interleaved(sum[0], sum[1]));
@@ -411,7 +414,7 @@ static void renew(const renewal *s, int i, int j, int m, int n, const float *t, 
     if (s->sum)
         blend_sum(s->base ? s->base + i * ldc + j : NULL, m, n, t, c, ldc, right, s->left ? s->left + i * s->left_ld + j : NULL, s->left_ld);
     else if (s->before)
-        blend_before(s->scale + i, m, n, t, c, ldc, right);
+        blend_before(s->scale ? s->scale + i : NULL, s->columns ? s->columns + j : NULL, m, n, t, c, ldc, right);
     else
         blend_state(s->scale ? s->scale + i * s->scale_stride : NULL, s->scale_stride, s->columns ? s->columns + j : NULL, m, n, t, c, ldc, right);
 }
@@ -552,11 +555,11 @@ static void update(const float *scale, int64_t scale_stride, const lnt_operand *
           &(renewal){.scale = scale, .scale_stride = scale_stride, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
-static void update_before(const float *scale, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
+static void update_before(const float *rows, const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)
 {
     s->left.p = s->left_t.p = s->right_t.p = NULL;
-    tiles(LNT_MM_SCALED, scale, 1, a, a_t, b, b_t, NULL, (float *)s->x, s->ld,
-          &(renewal){.before = true, .scale = scale, .right = (pair *)s->right.p, .right_block = s->right.ld});
+    tiles(LNT_MM_SCALED, NULL, 1, a, a_t, b, b_t, NULL, (float *)s->x, s->ld,
+          &(renewal){.before = true, .scale = rows, .columns = columns, .right = (pair *)s->right.p, .right_block = s->right.ld});
 }
 
 static void update_columns(const float *rows, const float *columns, const lnt_operand *a, bool a_t, const lnt_operand *b, bool b_t, lnt_operand *s)

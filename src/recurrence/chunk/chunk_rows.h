@@ -53,9 +53,21 @@ static inline void rows_ahead(const void *x, lnt_dtype t, int64_t first, int64_t
 #endif
     for (int64_t i = 0; i < n; i++, row += stride) {
         rows_awake(i);
-        for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
-        if (((uintptr_t)row | (uintptr_t)bytes) % 64) __builtin_prefetch(row + bytes - 1, 0, 2);
+        for (int64_t b = 0; b < bytes; b += 64) lnt_fetch_at(row + b);
+        if (((uintptr_t)row | (uintptr_t)bytes) % 64) lnt_fetch_at(row + bytes - 1);
     }
+}
+
+/* Bytes of a result, taken as float32, from which on rows go past the caches: they lie a page apart, and a line would be read from memory to be
+ * written (decay.md). */
+enum { PAST = 8 << 20 };
+
+/* Around a thread's work on a result of so many numbers. */
+static inline void rows_past_begin(int64_t numbers) { LNT_V(lnt_mm_ahead).past = numbers * 4 >= PAST; }
+static inline void rows_past_end(void)
+{
+    if (LNT_V(lnt_mm_ahead).past) v_stream_end();
+    LNT_V(lnt_mm_ahead).past = false;
 }
 
 /* Whether rows of a result go past the caches: whole lines, of bf16 on tiles alone, where the walk has said so. */
@@ -90,7 +102,7 @@ static inline void row_ahead(const void *x, lnt_dtype dtype, int64_t t, int64_t 
     const int64_t bytes = width * (dtype == LINNET_F32 ? 4 : 2);
     if (!x || t >= end) return;
     const char *row = (const char *)x + (t * heads + h) * bytes;
-    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
+    for (int64_t b = 0; b < bytes; b += 64) lnt_fetch_at(row + b);
 }
 /* So many tokens ahead: a token takes one to two thousand cycles, memory some hundreds. */
 enum { TOKENS_AHEAD = 2 };

@@ -108,10 +108,6 @@ static inline void columns_out(lnt_rows c, int64_t heads, int64_t h, int64_t wid
 }
 #endif
 
-/* Bytes of a result, taken as float32, from which on rows go past the caches: they lie a page apart, and a line would be read from memory to be
- * written (decay.md). */
-enum { PAST = 8 << 20 };
-
 /* body(head, scratch) for every value head; with `grouped` a piece of work is a query-key head, whose value heads follow one another. Pieces do not
  * depend on the number of threads. A thread's scratch is `each` bytes behind `base`. */
 static inline void walk_heads(const lnt_recur_args *a, int threads, bool grouped, const lnt_mm_engine *e, char *base, size_t each,
@@ -124,13 +120,13 @@ static inline void walk_heads(const lnt_recur_args *a, int threads, bool grouped
         int64_t n = i / heads, first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
         e->begin();
         ahead->at_once = grouped && (int64_t)a->K * a->V > 64 * 96; /* backward, with states and rows that fill the L2 cache (decay.md) */
-        ahead->past = a->tokens * a->Hv * a->V * 4 >= PAST;
+        rows_past_begin(a->tokens * a->Hv * a->V);
         for (int64_t h = i % heads * group; h < (i % heads + 1) * group; h++) {
             lnt_head x = { .a = a, .n = n, .first = first, .len = len, .index = n * a->Hv + h, .h = (int)h, .hq = (int)(h / (a->Hv / a->Hq)) };
             body(&x, base + (size_t)omp_get_thread_num() * each);
         }
-        if (ahead->past) v_stream_end();
-        ahead->at_once = ahead->past = false;
+        rows_past_end();
+        ahead->at_once = false;
         e->end();
     }
 }

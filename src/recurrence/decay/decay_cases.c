@@ -56,6 +56,8 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "gla_kv", 1, { 150 }, LNT_HEADS(1, 1, 33, 17), .gate = -40, .states = true },
     { "gla_v", 2, { 3, 140 }, LNT_HEADS(1, 2, 50, 64), .gate = -0.02, .states = true },
     { "gla_kv", 2, { 130, 70 }, LNT_HEADS(1, 2, 32, 96), .gate = -0.02, .states = true },
+    { "gla_v", 1, { 1000 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.02, .reset = 0.0001, .states = true },
+    { "gla_kv", 2, { 70, 1000 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.02, .reset = 0.0001, .states = true },
     { "gla_kv", 3, { 65, 0, 100 }, LNT_HEADS(1, 1, 96, 32), .gate = -40, .reset = 0.02, .states = true },
     { "gla", 1, { 100 }, LNT_HEADS(2, 4, 64, 50), .gate = -0.2, .states = true, .option = SIGNED },
     { "gla", 5, { 65, 0, 1, 150, 16 }, LNT_HEADS(1, 2, 50, 60), .gate = -2, .reset = 0.05, .states = true, .option = SIGNED },
@@ -66,6 +68,8 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "rwkv6", 1, { 100 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.2, .reset = 0.01, .states = true },
     { "rwkv6", 5, { 1, 63, 0, 65, 2 }, LNT_HEADS(2, 4, 50, 60), .gate = -3, .reset = 0.05, .states = true },
     { "rwkv6", 2, { 17, 150 }, LNT_HEADS(1, 1, 7, 5), .gate = -40, .states = true },
+    { "rwkv6", 2, { 70, 1000 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.02, .reset = 0.0001, .states = true },
+    { "rwkv6", 3, { 65, 0, 100 }, LNT_HEADS(1, 1, 96, 32), .gate = -0.05 },
     /* heads in slices */
     { "linear_attn", 1, { 100 }, LNT_HEADS(1, 1, 192, 256), .states = true },
     { "linear_attn", 2, { 15, 64 }, LNT_HEADS(1, 2, 64, 192), .states = true },

@@ -28,7 +28,9 @@
 #include "recurrence/chunk/chunk_walk.h"
 #include "recurrence/decay/decay.h"
 #include "recurrence/decay/decay_gates.h"
-#if !defined(__AMX_BF16__)
+#if defined(__AMX_BF16__)
+#include "recurrence/decay/decay_mild_amx.h"
+#else
 #include "recurrence/decay/decay_mild.h"
 #endif
 #include "recurrence/decay/decay_stable.h"
@@ -250,12 +252,12 @@ static void forward_head(const lnt_head *x, char *base)
     get_state(x, &w->m.m, a->m0, 1);
     w->state = ENGINE->prepare(LNT_RIGHT, a->K, a->V, w->S, a->V, w->S_forms);
 #if defined(__AMX_BF16__)
-    for (int64_t i = 0; w->tiled && i < chunks; i++) tiled_forward_chunk(x, chunk_at(x, w->C, i, 1), w);
+    for (int64_t i = 0; w->tiled && i < chunks; i++) tiled_forward(x, chunk_at(x, w->C, i, 1), w);
 #endif
     for (int64_t i = 0; !w->tiled && i < chunks; i++) {
         const lnt_rows c = chunk_at(x, w->C, i, 1);
 #if defined(__AMX_BF16__)
-        if (w->lifted && lifted_forward_chunk(x, c, w)) continue;
+        if (w->lifted && (mild_lifted(x, c, w) || lifted_forward_chunk(x, c, w))) continue;
 #endif
         forward_chunk(x, c, w);
     }
@@ -636,7 +638,7 @@ static void backward_head(const lnt_head *x, char *base)
     if (w->tiled) {
         tiled_sweep(x, w);
         w->state = ENGINE->prepare(LNT_RIGHT, a->V, a->K, w->dS, a->K, w->dS_forms);
-        for (int64_t i = chunks - 1; i >= 0; i--) tiled_backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
+        for (int64_t i = chunks - 1; i >= 0; i--) tiled_backward(x, chunk_at(x, w->C, i, -1), i, w);
     }
     if (w->lifted) {
         lifted_sweep(x, w);

@@ -4,6 +4,9 @@
 #define LNT_DECAY_TILES_H
 
 #include "recurrence/decay/decay_work.h"
+#if defined(__AMX_BF16__)
+#include "recurrence/chunk/chunk_lines_amx.h"
+#endif
 
 #if defined(__AMX_BF16__)
 /* P, end, and the rows that meet states, as operands. What reads before the write is moved up by one row (early_scores). */
@@ -55,6 +58,64 @@ static inline void tiled_forward_chunk(const lnt_head *x, lnt_rows c, scratch *w
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------------------- */
 
+/* Rows of v or dO straight from the tensor (NULL: zeros): as they are in `left`, in pairs in `right`, where these are. The next chunk's are asked
+ * for. */
+static inline void tiled_values(const lnt_head *x, lnt_rows c, const void *tensor, lnt_bf16 *left, uint32_t *right)
+{
+    const int64_t V = x->a->V, stride = x->a->Hv * V, ahead = (c.next - c.first) * stride, side = (c.n + 31) / 32 * 32, block = side / 2 * 16;
+    const lnt_bf16 *p = tensor ? (const lnt_bf16 *)tensor + c.first * stride + x->h * V : NULL;
+    for (int64_t i = 0; i < side; i += 2, p = p ? p + 2 * stride : NULL) {
+        const bool even = p && i < c.n, odd = p && i + 1 < c.n;
+        if (i % 16 == 0) lnt_tiles_awake();
+        for (int64_t j = 0; j < V && p && i < c.next_n; j += 32) __builtin_prefetch(p + ahead + j, 0, 2);
+        for (int64_t j = 0; j < V && p && i + 1 < c.next_n; j += 32) __builtin_prefetch(p + ahead + stride + j, 0, 2);
+        for (int64_t j = 0; j < V; j += 32) {
+            const __m512i first = even ? _mm512_loadu_si512(p + j) : _mm512_setzero_si512();
+            const __m512i second = odd ? _mm512_loadu_si512(p + stride + j) : _mm512_setzero_si512();
+            if (left && i < c.n) _mm512_storeu_si512(left + i * V + j, first);
+            if (left && i + 1 < c.n) _mm512_storeu_si512(left + (i + 1) * V + j, second);
+            if (right) line_pair(right + j / 16 * block + i / 2 * 16, block, first, second);
+        }
+    }
+}
+
+/* What rows of a tensor write to states, 32 or 64 columns from `at` on, in a right form, and `end`, the decay over the chunk: row j's factor is the
+ * exponential of the gates' sum behind it, from the last row up. The next chunk's rows are asked for. */
+INLINE void tiled_columns(int lines, lnt_rows c, int64_t at, const float *gates, int64_t own, const lnt_bf16 *rows, int64_t shared, float *end,
+                          uint32_t *right)
+{
+    const int64_t next = (c.next - c.first) * own, next_shared = (c.next - c.first) * shared, pairs = (c.n + 31) / 32 * 16, block = pairs * 16;
+    const float *g = gates + at;
+    const lnt_bf16 *k = rows + at;
+    const line base = line_set(LOG2_E);
+    line y[2] = { line_set(0), line_set(0) };
+    for (int64_t p = pairs - 1; p >= 0; p--) {
+        __m512i row[2][2] = { { _mm512_setzero_si512(), _mm512_setzero_si512() }, { _mm512_setzero_si512(), _mm512_setzero_si512() } };
+        if (p % 4 == 0) lnt_tiles_awake();
+        for (int64_t r = 1; r >= 0; r--) {
+            const int64_t i = 2 * p + r;
+            for (int l = 0; l < 2 * lines && i < c.next_n; l++) __builtin_prefetch(g + next + i * own + l * 16, 0, 2);
+            for (int l = 0; l < lines && i < c.next_n; l++) __builtin_prefetch(k + next_shared + i * shared + l * 32, 0, 2);
+            for (int l = 0; l < lines && i < c.n; l++) {
+                const line F = { any_short_power(y[l].low), any_short_power(y[l].high) };
+                row[r][l] = line_round(line_times(F, line_in(k + i * shared + l * 32)));
+                y[l] = line_more(line_of(g + i * own + l * 32), base, y[l]);
+            }
+        }
+        for (int l = 0; l < lines; l++) line_pair(right + (at / 16 + 2 * l) * block + p * 16, block, row[0][l], row[1][l]);
+    }
+    for (int l = 0; l < lines; l++) line_store(end + at + l * 32, (line){ power(y[l].low), power(y[l].high) });
+}
+
+static inline lnt_operand tiled_written(lnt_rows c, int width, const float *gates, int64_t own, const lnt_bf16 *rows, int64_t shared, float *end,
+                                        uint32_t *right)
+{
+    int at = 0;
+    for (; at + 64 <= width; at += 64) tiled_columns(2, c, at, gates, own, rows, shared, end, right);
+    if (at < width) tiled_columns(1, c, at, gates, own, rows, shared, end, right);
+    return (lnt_operand){ .rows = c.n, .cols = width, .right = { right, (c.n + 31) / 32 * 256 } };
+}
+
 /* What keys write to states, and w->gk.end. */
 static inline lnt_operand tiled_writes(const lnt_head *x, lnt_rows c, scratch *w)
 {
@@ -71,26 +132,30 @@ static inline void tiled_sweep(const lnt_head *x, scratch *w)
 {
     const lnt_recur_args *a = x->a;
     const lnt_mm_engine *e = ENGINE;
-    const int64_t K = a->K, chunks = chunk_count(x, w->C);
+    const int64_t K = a->K, V = a->V, chunks = chunk_count(x, w->C);
     const size_t each = e->bytes(a->V, a->K, LNT_RIGHT);
     get_turned(x, w->states, a->s0);
     lnt_operand St = e->prepare(LNT_RIGHT, a->V, a->K, w->states, K, w->kept);
     for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
         const lnt_rows c = chunk_at(x, w->C, i, 1);
-        lnt_operand k = tiled_writes(x, c, w);
-        key_ahead(x, c, a->k);
-        value_ahead(x, c, a->v);
-        e->extend(&k, LNT_RIGHT, w->ks_forms);
-        const lnt_operand v = of_values(x, c, a->v, LNT_LEFT_T, w->v_forms);
-        float_ahead(x, c, a->gk, K);
+        const float *g = (const float *)a->gk + (c.first * a->Hv + x->h) * K;
+        const lnt_operand k = tiled_written(c, a->K, g, a->Hv * K, key_rows(x, c, a->k), a->Hq * K, w->gk.end, w->ks_forms);
+        lnt_operand v = { .rows = c.n, .cols = a->V, .left = { w->v_forms, V } };
+        if (V % 32) {
+            v = of_values(x, c, a->v, LNT_LEFT_T, w->v_forms);
+            value_ahead(x, c, a->v);
+        } else {
+            tiled_values(x, c, a->v, w->v_forms, NULL);
+            e->extend(&v, LNT_LEFT_T, (char *)w->v_forms + e->bytes(c.n, a->V, LNT_LEFT));
+        }
         char *const next = w->kept + (size_t)(i + 1) * each;
-        if (a->V % 32) memset(next, 0, each); /* rows behind the last are not written */
+        if (V % 32) memset(next, 0, each); /* rows behind the last are not written */
         St.right.p = next;
         e->update_columns(NULL, w->gk.end, &v, true, &k, false, &St);
     }
 }
 
-/* last_k (last_v): the sums over rows of e^{G_n} S . dS', S in its right form: pairs of rows by 16 columns. */
+/* last_k (last_v): the sums over rows of e^{G_n} S . dS', S in its right form: pairs of rows by 16 columns; end NULL: without the factor. */
 static inline void tiled_state_products(const lnt_operand *S, const float *dS, const float *end, float *last)
 {
     const int64_t K = S->cols;
@@ -104,7 +169,8 @@ static inline void tiled_state_products(const lnt_operand *S, const float *dS, c
             if (j + 1 < S->rows)
                 odd = _mm512_fmadd_ps((__m512)_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)), _mm512_loadu_ps(dS + (j + 1) * K + c), odd);
         }
-        _mm512_storeu_ps(last + c, _mm512_mul_ps(_mm512_add_ps(even, odd), _mm512_loadu_ps(end + c)));
+        const __m512 sum = _mm512_add_ps(even, odd);
+        _mm512_storeu_ps(last + c, end ? _mm512_mul_ps(sum, _mm512_loadu_ps(end + c)) : sum);
     }
 }
 
@@ -192,6 +258,7 @@ static inline void tiled_backward_chunk(const lnt_head *x, lnt_rows c, int64_t i
     lnt_operand reads, writes, St = { .rows = V, .cols = K, .right = { w->kept + (size_t)i * e->bytes(V, K, LNT_RIGHT), (V + 31) / 32 * 256 } };
     if (!w->dq_sum) rows_ahead_out(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
     if (!w->dk_sum) rows_ahead_out(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
+    e->extend(&w->state, LNT_RIGHT, w->dS_forms);
     const lnt_vector_front f = tiled_front(x, c, true, w, &reads, &writes);
     key_ahead(x, c, a->q);
     key_ahead(x, c, a->k);
@@ -335,21 +402,19 @@ static inline void lifted_sweep(const lnt_head *x, scratch *w)
     lnt_operand S = e->prepare(LNT_RIGHT, a->K, a->V, w->states, a->V, w->kept);
     for (int64_t i = 0; i + 1 < chunks; i++) { /* nobody reads the final state */
         const lnt_rows c = chunk_at(x, w->C, i, 1);
-        const lnt_vector_front f = value_front(x, c, false, w);
-        LNT_V(lnt_vector_writes_tiled)(&w->gv, &f);
-        key_ahead(x, c, a->k);
-        value_ahead(x, c, a->v);
-        lnt_operand v = { .rows = c.n, .cols = a->V, .left = { w->value_writes, a->V } };
-        e->extend(&v, LNT_RIGHT, w->vs_forms);
+        const int64_t stride = (int64_t)a->Hv * a->V, first = c.first * stride + (int64_t)x->h * a->V;
+        const lnt_bf16 *values = (const lnt_bf16 *)a->v + first;
+        const lnt_operand v = tiled_written(c, a->V, (const float *)a->gv + first, stride, values, stride, w->gv.end, w->vs_forms);
         lnt_operand k;
+        key_ahead(x, c, a->k);
         if (w->rows) {
             k = tiled_writes(x, c, w);
             e->extend(&k, LNT_LEFT_T, w->ks_forms);
             float_ahead(x, c, a->gk, a->K);
         } else {
-            k = of_keys(x, c, a->k, LNT_LEFT_T, w->k_forms);
+            k = of_keys(x, c, a->k, LNT_LEFT, w->k_forms);
+            e->extend(&k, LNT_LEFT_T, (char *)w->k_forms + e->bytes(c.n, a->K, LNT_LEFT));
         }
-        float_ahead(x, c, a->gv, a->V);
         char *const next = w->kept + (size_t)(i + 1) * each;
         if (a->K % 32) memset(next, 0, each); /* rows behind the last are not written */
         S.right.p = next;

@@ -14,7 +14,7 @@
 #ifndef LNT_DPLR_MILD_AMX_H
 #define LNT_DPLR_MILD_AMX_H
 
-#include "recurrence/chunk/chunk_factors_amx.h"
+#include "recurrence/chunk/chunk_lines_amx.h"
 #include "recurrence/chunk/chunk_triangle.h"
 #include "recurrence/delta/dplr_work.h"
 
@@ -23,24 +23,6 @@ enum { BLOCK = 16, PAIR = 2 * BLOCK, STEP = BLOCK * BLOCK /* 32-bit units of a t
 
 static int mild_rows(int n) { return (n + BLOCK - 1) / BLOCK * PAIR; }
 static int64_t mild_row(int64_t i) { return i / BLOCK * PAIR + i % BLOCK; } /* of a, b or p; BLOCK behind it of q, k or v */
-
-typedef struct {
-    __m512 low, high;
-} line; /* 32 columns */
-INLINE line line_in(const lnt_bf16 *row) { return (line){ (__m512)v_load_bf16(row), (__m512)v_load_bf16(row + 16) }; }
-INLINE line line_of(const float *row) { return (line){ _mm512_loadu_ps(row), _mm512_loadu_ps(row + 16) }; }
-INLINE line line_set(float x) { return (line){ _mm512_set1_ps(x), _mm512_set1_ps(x) }; }
-INLINE line line_plus(line x, line y) { return (line){ _mm512_add_ps(x.low, y.low), _mm512_add_ps(x.high, y.high) }; }
-INLINE line line_times(line x, line y) { return (line){ _mm512_mul_ps(x.low, y.low), _mm512_mul_ps(x.high, y.high) }; }
-INLINE line line_more(line x, line y, line z) { return (line){ _mm512_fmadd_ps(x.low, y.low, z.low), _mm512_fmadd_ps(x.high, y.high, z.high) }; }
-INLINE line line_less(line x, line y, line z) { return (line){ _mm512_fnmadd_ps(x.low, y.low, z.low), _mm512_fnmadd_ps(x.high, y.high, z.high) }; }
-INLINE line line_inverse(line x) { return (line){ short_inverse(x.low), short_inverse(x.high) }; }
-INLINE void line_put(lnt_bf16 *to, line x) { put_wide(to, x.low, x.high); }
-INLINE void line_store(float *to, line x)
-{
-    _mm512_storeu_ps(to, x.low);
-    _mm512_storeu_ps(to + 16, x.high);
-}
 
 /* ---- front ----------------------------------------------------------------------------------------------------------------------------- */
 
@@ -203,9 +185,6 @@ INLINE void mild_right(const float *x, uint32_t *right, int64_t block)
 INLINE void mild_given(int64_t n, const lnt_bf16 *x, int64_t stride, int64_t ahead, int64_t asked, lnt_bf16 *left, int64_t ld, uint32_t *right,
                        int64_t block)
 {
-    const __m512i low =
-        _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     for (int i = 0; i < BLOCK; i += 2, right += 16) {
         __m512i row[2];
         for (int r = 0; r < 2; r++, x += stride) {
@@ -213,8 +192,7 @@ INLINE void mild_given(int64_t n, const lnt_bf16 *x, int64_t stride, int64_t ahe
             if (i + r < asked) __builtin_prefetch(x + ahead, 0, 2);
             if (left) _mm512_storeu_si512(left + (i + r) * ld, row[r]);
         }
-        _mm512_storeu_si512(right, _mm512_permutex2var_epi16(row[0], low, row[1]));
-        _mm512_storeu_si512(right + block, _mm512_permutex2var_epi16(row[0], high, row[1]));
+        line_pair(right, block, row[0], row[1]);
     }
 }
 
@@ -276,7 +254,7 @@ static void mild_update(const work *w, const uint32_t *right)
 {
     for (int p = 0; p < w->panels; p++) {
         const lnt_operand u = { .rows = w->m, .cols = 32, .right = { right + (int64_t)p * w->m * 16, w->m / 2 * 16 } };
-        w->e->update_before(w->gk.end, &w->writers, true, &u, false, &w->state[p]);
+        w->e->update_before(w->gk.end, NULL, &w->writers, true, &u, false, &w->state[p]);
     }
 }
 
@@ -315,37 +293,15 @@ static void mild_last(const work *w, const lnt_operand *end, const lnt_operand *
     }
 }
 
-/* Where a row of a gradient goes: into the tensor, past the caches or not, or to `sum`, to be added up over heads. */
-typedef struct {
-    lnt_bf16 *row;
-    int64_t stride;
-    bool past;
-    float *sum;
-} mild_result;
-static mild_result mild_to(const work *w, lnt_rows c, void *out, int64_t heads, int64_t h, int at, float *sum)
-{
-    lnt_bf16 *row = out ? (lnt_bf16 *)out + (c.first * heads + h) * w->K + at : NULL;
-    return (mild_result){ row, heads * w->K, rows_past(out, LINNET_BF16, w->K), sum ? sum + at : NULL };
-}
-INLINE void mild_put(const mild_result *to, int64_t i, int64_t K, line x)
-{
-    if (to->sum)
-        line_store(to->sum + i * K, x);
-    else if (to->row && to->past)
-        line_past(to->row + i * to->stride, (vf)x.low, (vf)x.high);
-    else if (to->row)
-        line_put(to->row + i * to->stride, x);
-}
-
 /* 32 columns of all gradients of rows and gates from X and Y in the strips. */
 static void mild_rows_back(const work *w, lnt_rows c, int at)
 {
     const lnt_recur_args *a = w->a;
     const int64_t K = w->K;
     const float *X = w->strips[0], *Y = w->strips[1];
-    const mild_result da = mild_to(w, c, a->da, a->Hv, w->at->h, at, NULL), db = mild_to(w, c, a->db, a->Hv, w->at->h, at, NULL);
-    const mild_result dq = mild_to(w, c, a->dq, a->Hq, w->at->hq, at, w->dq ? w->dread : NULL);
-    const mild_result dk = mild_to(w, c, a->dk, a->Hq, w->at->hq, at, w->dk ? w->dwrite : NULL);
+    const line_result da = line_to(c, a->da, a->Hv, w->at->h, K, at, NULL), db = line_to(c, a->db, a->Hv, w->at->h, K, at, NULL);
+    const line_result dq = line_to(c, a->dq, a->Hq, w->at->hq, K, at, w->dq ? w->dread : NULL);
+    const line_result dk = line_to(c, a->dk, a->Hq, w->at->hq, K, at, w->dk ? w->dwrite : NULL);
     float *dg = a->dgk ? (float *)a->dgk + (c.first * a->Hv + w->at->h) * K + at : NULL;
     const bool past = rows_past(dg, LINNET_F32, K);
     const line scale = line_set((float)a->scale);
@@ -367,10 +323,10 @@ static void mild_rows_back(const work *w, lnt_rows c, int at)
             else
                 line_store(to, sum);
         }
-        mild_put(&da, i, K, line_times(before, xa));
-        mild_put(&dq, i, K, line_times(line_times(scale, P), xq));
-        mild_put(&db, i, K, line_times(lift, yb));
-        mild_put(&dk, i, K, line_times(lift, yk));
+        line_result_put(&da, i, 0, line_times(before, xa));
+        line_result_put(&dq, i, 0, line_times(line_times(scale, P), xq));
+        line_result_put(&db, i, 0, line_times(lift, yb));
+        line_result_put(&dk, i, 0, line_times(lift, yk));
         P = before;
     }
 }

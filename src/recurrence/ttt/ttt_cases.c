@@ -18,6 +18,7 @@ const lnt_recur_case lnt_ttt_cases[] = {
     { "ttt_linear", 1, { 1000 }, HEADS(1, 60), .beta = 0.5, .states = true },
     { "ttt_linear", 2, { 130, 64 }, HEADS(2, 64), .beta = 0.5, .states = true, .option = { { "mini_batch", 64 } } },
     { "ttt_linear", 4, { 50, 0, 5, 64 }, HEADS(2, 64), .beta = 0.7, .states = true },
+    { "ttt_linear", 2, { 1000, 24 }, HEADS(64, 32), .beta = 0.5 }, /* written past a CPU's caches */
     { "ttt_linear", 1, { 43 }, HEADS(1, 128), .beta = 0.5, .states = true, .option = { { "mini_batch", 24 }, { "bias", 0 } } },
     { "ttt_linear", 1, { 40 }, HEADS(1, 64), .beta = 0.1, .states = true, .option = { PLAIN } },
     { "ttt_mlp", 1, { 70 }, MLP(2, 20, 36), .beta = 0.5, .states = true },

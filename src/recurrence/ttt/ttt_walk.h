@@ -20,7 +20,11 @@ static inline void ttt_forward(const ttt_model *m, const lnt_ttt_args *a, int th
 {
     const int64_t count = a->sequences * a->H, each = m->scratch(a, false);
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
-    for (int64_t i = 0; i < count; i++) m->forward(a, (float *)a->workspace + omp_get_thread_num() * each, i / a->H, i % a->H, one_by_one);
+    for (int64_t i = 0; i < count; i++) {
+        rows_past_begin(a->tokens * a->H * a->D);
+        m->forward(a, (float *)a->workspace + omp_get_thread_num() * each, i / a->H, i % a->H, one_by_one);
+        rows_past_end();
+    }
 }
 
 /* A head of a part of the sequences is. Their sums lie behind the threads' scratch, by part and head. */
@@ -31,8 +35,10 @@ static inline void ttt_backward(const ttt_model *m, const lnt_ttt_args *a, int t
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
     for (int64_t i = 0; i < count; i++) {
         memset(all + i * sums, 0, (size_t)sums * sizeof(float));
+        rows_past_begin(a->tokens * a->H * a->D);
         for (int64_t n = ttt_part(a, i / a->H); n < ttt_part(a, i / a->H + 1); n++)
             m->backward(a, (float *)a->workspace + omp_get_thread_num() * each, n, i % a->H, all + i * sums);
+        rows_past_end();
     }
     for (int64_t h = 0; h < a->H; h++) m->add(a, h, all + h * sums, parts, a->H * sums);
 }
