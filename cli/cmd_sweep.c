@@ -257,8 +257,8 @@ const command cmd_sweep = {
     .name = "sweep",
     .summary = "a grid over flags of train or of a task, one folder a run",
     .usage = "--out DIR --grid KEY=VALUE,VALUE... [options] -- train|task ...",
-    .about = "Runs every combination, several at a time, and leaves a table and a page of all. The same command again runs what is not done (another is refused): a "
-             "training goes on where its checkpoint is.",
+    .about = "Runs every combination, several at a time, and leaves a table and a page of all. The same command again runs what is not done: a "
+             "training goes on where its checkpoint is. Another command is refused where one has been.",
     .example = "linnet sweep --out widths --grid width=32,64 --jobs 2 -- task mqar --mixer delta_net",
     .run = run,
 };
