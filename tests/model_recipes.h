@@ -138,7 +138,6 @@ static const recipe recipes[] = {
     {"mlstm, wide keys, gates not capped, and a window, by turns",
      "mlstm",
      {{"num_heads", "4"}, {"qk_dim_factor", "1.25"}, {"v_dim_factor", "0.5"}, {"gate_soft_cap", "null"}, {"pattern", "mlstm,attention:7"}}},
-    {"delta net, a residual stream of the activations' type", "delta_net", {{"num_heads", "2"}, {"residual_in_fp32", "false"}}},
     {"delta net", "delta_net", {{"num_heads", "2"}}},
     {"delta net, negative eigenvalues, gate, elu keys",
      "delta_net",
@@ -233,6 +232,7 @@ static const recipe recipes[] = {
     {"hyena of four heads, its filters shorter than texts, and a recurrence, by turns",
      "mh_hyena",
      {{"num_heads", "4"}, {"filter_length", "50"}, {"filter_order", "8"}, {"sine_frequency", "1"}, {"pattern", "mh_hyena,rglru"}}},
+    {"delta net, a residual stream of the activations' type", "delta_net", {{"num_heads", "2"}, {"residual_in_fp32", "false"}}},
 };
 enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 
