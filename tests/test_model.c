@@ -184,7 +184,8 @@ static void kept_values(void **state)
         for (int j = 0; j < lnt_node_count(m->p); j++) {
             const lnt_node *node = lnt_node_at(m->p, j);
             if (node->block < 0) continue;
-            zeros[n] = node->op == &lnt_activation_op && ((const lnt_activation_attr *)node->attr)->scale == 0;
+            const lnt_activation_attr *a = node->attr;
+            zeros[n] = node->op == &lnt_activation_op && a->scale == 0 && a->offset == 0;
             kept[n++] = node->out[0];
         }
         lnt_plan *plan[2], *plain = plan_of(m, true, LNT_RECOMPUTE_BLOCKS);
