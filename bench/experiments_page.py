@@ -188,11 +188,12 @@ def mad(c, out):
             continue
         values = [score(x) if x else math.nan for x in cells]
         means = [*values, statistics.mean(values) if all(cells) else math.nan]
-        rows.append([f"**{NAMES[mixer]}**", *(f"**{v:.1f}**" if v == v else "" for v in means)])
+        size = row(next(x for x in cells if x))["parameters"]
+        rows.append([f"**{NAMES[mixer]}**", f"{size / 1e3:.0f}", *(f"**{v:.1f}**" if v == v else "" for v in means)])
         for who, published in (("DeltaNet's paper", MAD_YANG), ("MesaNet's paper", MAD_MESA)):
             if mixer in published:
                 theirs = published[mixer]
-                rows.append([f"{who}", *(f"{v:.1f}" for v in theirs), f"{statistics.mean(theirs):.1f}"])
+                rows.append([f"{who}", "", *(f"{v:.1f}" for v in theirs), f"{statistics.mean(theirs):.1f}"])
         known = [p[mixer] for p in (MAD_YANG, MAD_MESA) if mixer in p]
         for i, k in enumerate(MAD_KINDS):
             if known and cells[i] and min(abs(values[i] - p[i]) for p in known) > 5:
@@ -202,7 +203,7 @@ Six tasks (Poli et al. 2024, arXiv 2403.17844) at their baseline settings, macro
 updates of 32 examples; the better one of two learning rates. Published rows beneath ours: the DeltaNet paper's (arXiv 2406.06484), of the whole benchmark, and the MesaNet paper's (arXiv 2506.05233), where
 in-context and noisy recall share a column.
 
-""" + table(["", *MAD_KINDS, "mean"], rows) + ("\nMore than five points from every published value: " + "; ".join(far) + ".\n" if far else "") + "\n"
+""" + table(["", "thousand parameters, in-context", *MAD_KINDS, "mean"], rows) + ("\nMore than five points from every published value: " + "; ".join(far) + ".\n" if far else "") + "\n"
 
 
 def regbench(c, out):
@@ -331,7 +332,7 @@ def long_texts(c, out):
     figure.write(out / "length.svg", lines, "Held-out loss over the length of the windows", "tokens in a window", "nats a token", log_x=True,
                  x_marks=lines[0][1] if lines else None, dots=True, note="trained on windows of 2048")
     return "Texts beyond the length learnt", """\
-Held-out loss in windows of 2048 to 32768 tokens of models that were trained on windows of 2048.
+Held-out loss, nats a byte, in windows of 2048 to 32768 bytes of models that were trained on windows of 2048.
 
 """ + table(["model", "held-out loss, training length", *(f"{x} tokens" for x in lengths)], rows) + "\n![Loss over the length](length.svg)\n\n"
 
@@ -367,6 +368,7 @@ MODELS = {
     "state-tracking": "MLPs widened, so that all have the same parameters; one seed but for parity's DeltaNet (two)",
     "groups": "8 heads (12), MLPs widened where n_h is smaller, so that all have the same parameters; one seed, one rate",
     "mesa-parity": "one rate",
+    "chunk-or-token": "one thread of a processor (a GPU)",
     "delta-ablations": "4 layers of width 128 on bytes of books, 2 million of them (340 million parameters, 15 thousand million tokens of SlimPajama); one seed",
     "mesa-steps": "4 layers of width 128 on bytes of books, 1.2 million of them (400 million parameters, 15 and 50 thousand million tokens); one seed",
     "throughput": "335 to 685 million parameters (1.3 thousand million)",

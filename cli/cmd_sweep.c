@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -22,7 +23,8 @@ typedef struct {
 } axis;
 
 typedef struct {
-    const char *folder, *log, *done; /* done: an empty file */
+    const char *folder, *log, *done; /* done: a file of the command, once it has ended well */
+    const char *command;             /* what makes the run what it is, words between blanks */
     char **argv;
     pid_t pid;       /* 0: it does not run */
     int state;       /* of the enumeration below */
@@ -76,6 +78,8 @@ static void make_run(sweep_run *r, const axis *axes, int n_axes, int i, const ch
     r->folder = join(out, "/", name);
     r->log = join(r->folder, ".log", "");
     r->done = join(r->folder, ".done", "");
+    r->command = argv[0];
+    for (int w = 1; w < n; w++) r->command = join(r->command, " ", argv[w]);
     argv[n++] = join("--out", "", "");
     argv[n++] = join(r->folder, "", "");
     if (threads) {
@@ -104,13 +108,37 @@ static pid_t start_run(const sweep_run *r)
     _exit(127);
 }
 
+/* The file appears whole, or the run is not done. */
+static bool mark_done(const sweep_run *r)
+{
+    const char *part = join(r->done, ".part", "");
+    FILE *f = fopen(part, "w");
+    if (!f) return false;
+    const bool written = fprintf(f, "%s\n", r->command) > 0;
+    return fclose(f) == 0 && written && rename(part, r->done) == 0;
+}
+
+/* A run that is done must be the one that is asked for: its folder's name says no more than its place in the grid. */
+static int check_done(const sweep_run *r)
+{
+    char *was = NULL;
+    size_t room = 0;
+    FILE *f = fopen(r->done, "r");
+    const ssize_t n = f ? getline(&was, &room, f) : -1;
+    if (f) fclose(f);
+    if (n > 0 && was[n - 1] == '\n') was[n - 1] = 0;
+    const bool same = n > 0 && strcmp(was, r->command) == 0;
+    const char *hint = join("Another --out keeps both; without ", r->done, " the run is made again.");
+    const int code = same ? 0 : say_error(NULL, hint, "%s is of \"%s\", expected \"%s\"", r->folder, n > 0 ? was : "", r->command);
+    free(was);
+    return code;
+}
+
 /* A run that ended. Returns 1 when it failed. */
 static int take_run(sweep_run *r, int status, bool stopped, int at, int n)
 {
     r->pid = 0;
-    const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    const int mark = good ? open(r->done, O_WRONLY | O_CREAT | O_NOFOLLOW, 0666) : -1;
-    if (mark >= 0) close(mark);
+    const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0 && mark_done(r);
     r->state = good ? FINISHED : stopped ? WAITING : FAILED;
     if (good) fprintf(stderr, "done   %d of %d: %s\n", at, n, r->folder);
     else if (!stopped) fprintf(stderr, "failed %d of %d: %s, see %s\n", at, n, r->folder, r->log);
@@ -214,6 +242,8 @@ static int run(const command *self, int argc, char **argv)
     sweep_run *runs = args_alloc((size_t)n * sizeof *runs);
     memset(runs, 0, (size_t)n * sizeof *runs);
     for (int i = 0; i < n; i++) make_run(&runs[i], axes, grid.count, i, out, &words, jobs > 1 && !names_threads(&words) ? threads : NULL);
+    for (int i = 0; i < n; i++)
+        if (runs[i].state == FINISHED && (code = check_done(&runs[i])) != 0) return code;
     stop_watch();
     (void)stop_asked(); /* from here on there is something to finish */
     const int failed = run_all(runs, n, jobs);
@@ -228,7 +258,7 @@ const command cmd_sweep = {
     .summary = "a grid over flags of train or of a task, one folder a run",
     .usage = "--out DIR --grid KEY=VALUE,VALUE... [options] -- train|task ...",
     .about = "Runs every combination, several at a time, and leaves a table and a page of all. The same command again runs what is not done: a "
-             "training goes on where its checkpoint is.",
+             "training goes on where its checkpoint is. Another command is refused where one has been.",
     .example = "linnet sweep --out widths --grid width=32,64 --jobs 2 -- task mqar --mixer delta_net",
     .run = run,
 };

@@ -34,6 +34,8 @@ def sweep(folder):
     assert [json.loads(line)["accuracy"] for line in again.out.splitlines()] == [line["accuracy"] for line in lines], "the same from the same"
     assert "3 of 4 runs were done before" in again.err and "done   4 of 4: " in again.err, again.err
     assert (out / lines[0]["run"] / "page.svg").stat().st_mtime_ns == page
+    refused(*ask, "--seed", "7", says=["is of", "--seed 7", "expected", ".done"])  # what is there is of another command
+    assert (out / lines[0]["run"] / "page.svg").stat().st_mtime_ns == page
     failed = linnet("sweep", "--out", folder / "bad", "--grid", "steps=1,0", "--", *TASK, code=2)
     assert "1 of 2 runs failed" in failed.err and '"0"' in (folder / "bad" / "steps=0.log").read_text(), failed.err
     for wrong, says in ((["--grid", "steps"], "KEY=VALUE"), (["--grid", "steps="], "steps="), (["--jobs", "0"], "--jobs")):
