@@ -73,9 +73,9 @@ __device__ __forceinline__ float inverse_of(const norm_args &a, float s)
     return a.kind == SUM ? 1.0f / (s + a.eps) : 1.0f / sqrtf(s * a.mean + a.eps);
 }
 
-/* What is known when a kernel is compiled, which is half the instructions of a row. STREAM: an rmsnorm SUMMED, a, x and their gradients float32, the
- * rest bf16, as in a stack of blocks under bf16; BF16_STREAM: all bf16. HEADS_OF_128: an rmsnorm's way back in bf16, with nothing there to add to. */
-enum norm_known { NOTHING, STREAM, BF16_STREAM, HEADS_OF_128 };
+/* What is known when a kernel is compiled, which is half the instructions of a row. HEADS_OF_128: an rmsnorm's way back in bf16, with nothing there to
+ * add to. */
+enum norm_known { NOTHING, HEADS_OF_128 };
 
 template <norm_known KNOWN> __device__ __forceinline__ decltype(auto) typed(const norm_args &given)
 {
@@ -84,24 +84,11 @@ template <norm_known KNOWN> __device__ __forceinline__ decltype(auto) typed(cons
     } else {
         norm_args a = given;
         a.kind = RMS;
-        if constexpr (KNOWN == STREAM || KNOWN == BF16_STREAM) {
-            a.a.f32 = a.x.f32 = a.dx.f32 = a.da.f32 = KNOWN == STREAM;
-            a.b.f32 = a.y.f32 = a.dy.f32 = a.db.f32 = false;
-        } else {
-            a.weighted = true, a.add_x = false;
-            a.d = 128, a.units = a.lanes = 16;
-        }
+        a.weighted = true, a.add_x = false;
+        a.d = 128, a.units = a.lanes = 16;
         return a;
     }
 }
-static norm_known stream_of(const norm_args &a)
-{
-    if (!a.a.p && !a.b.p) return NOTHING;
-    const bool f32 = a.x.f32, rest = !a.b.f32 && !a.y.f32 && (!a.dy.p || !a.dy.f32) && (!a.db.p || !a.db.f32);
-    if (!rest || a.a.f32 != f32 || (a.dx.p && a.dx.f32 != f32) || (a.da.p && a.da.f32 != f32)) return NOTHING;
-    return f32 ? STREAM : BF16_STREAM;
-}
-
 template <class P, int N, bool WIDE, norm_form FORM, norm_known KNOWN = NOTHING>
 __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256) norm_forward(const __grid_constant__ norm_args given)
 {
@@ -326,7 +313,6 @@ template <class P, int N, bool WIDE, norm_form FORM, norm_known KNOWN = NOTHING>
 __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U == 1 ? 1 : !WIDE ? (FORM == SUMMED ? 2 : 4) : FORM == ALONE ? 2 : 1)
     norm_backward(const __grid_constant__ norm_args given)
 {
-    constexpr bool TWO_ROWS = KNOWN == STREAM || KNOWN == BF16_STREAM;
     const norm_args &a = typed<KNOWN>(given);
     let_next();
     await_last();
@@ -336,20 +322,14 @@ __global__ void __launch_bounds__(WIDE ? (P::U == 1 ? 1024 : 512) : 256, P::U ==
     float dw[N][P::U] = {};
     norm_weights<P, N, KNOWN != NOTHING> weights;
     weights.load(a, lane, lanes);
-    norm_row<P, N, FORM> now, next, later; /* of a stream two rows are on their way */
+    norm_row<P, N, FORM> now, next;
     int turn = 0;
     next.load(a, (int64_t)blockIdx.x * teams + team, lane, lanes);
-    if constexpr (TWO_ROWS) later.load(a, (int64_t)blockIdx.x * teams + team + stride, lane, lanes);
     for (int64_t base = (int64_t)blockIdx.x * teams; base < a.rows; base += stride, turn++) { /* the same steps for all threads of a block */
         const int64_t row = base + team;
         const int units = row < a.rows ? a.units : 0;
         now = next;
-        if constexpr (TWO_ROWS) {
-            next = later;
-            later.load(a, row + 2 * stride, lane, lanes);
-        } else {
-            next.load(a, row + stride, lane, lanes);
-        }
+        next.load(a, row + stride, lane, lanes);
         float s = 0.0f, ux = 0.0f;
         unit_sigmoids<P, FORM> gate[N];
 #pragma unroll
@@ -392,7 +372,6 @@ struct norm_plan {
 static norm_plan plan_of(const norm_args &a, const lnt_tensor *const *tensors, int n, int narrow, bool few)
 {
     norm_plan p = {unit_of(a.d | a.ld_gate | a.ld_dg | a.ld_u | a.ld_du, tensors, n), 1, false, 256, 0};
-    if (stream_of(a) == BF16_STREAM && p.unit == 8) p.unit = 4; /* the registers of STREAM's kernels, and its warps */
     if (a.d / p.unit > WIDE_UNITS || (uintptr_t)a.w % 16) p.unit = 1;
     const int units = a.d / p.unit, each = p.unit == 1 ? 16 : units <= (few ? 512 : 128) ? 1 : 2;
     p.wide = p.unit == 1 || units > 32 * narrow;
@@ -459,13 +438,8 @@ static linnet_status forward(const lnt_call *k, const lnt_call *first, norm_form
     const norm_plan p = plan_of(a, form == SUMMED ? of_sum : form == GATE_FIRST ? of_gate : of_norm, form == SUMMED ? 4 : form == ALONE ? 2 : 3, 2,
                                 a.rows <= FEW || lnt_rows_are_alone(k->c));
     a.units = a.d / p.unit, a.lanes = p.lanes;
-    const bool in_stream = form == SUMMED && p.unit == 4 && p.wide && stream_of(a) != NOTHING;
     if (form == GATED)
         NORM_LAUNCH(norm_forward, 2, p.blocks, GATED);
-    else if (in_stream && stream_of(a) == STREAM)
-        lnt_launch(lnt_cuda_of(k->c), norm_forward<any4, 2, true, SUMMED, STREAM>, (unsigned)p.blocks, (int)p.threads, a);
-    else if (in_stream)
-        lnt_launch(lnt_cuda_of(k->c), norm_forward<any4, 2, true, SUMMED, BF16_STREAM>, (unsigned)p.blocks, (int)p.threads, a);
     else if (form == SUMMED)
         NORM_LAUNCH(norm_forward, 2, p.blocks, SUMMED);
     else if (form == GATE_FIRST)
@@ -493,13 +467,8 @@ static linnet_status backward(const lnt_call *k, const lnt_call *first, norm_for
                   blocks = p.blocks < most ? p.blocks : most;
     a.units = a.d / p.unit, a.lanes = p.lanes;
     a.part = grad ? (float *)k->work : NULL;
-    const bool in_stream = form == SUMMED && p.unit == 4 && p.wide && stream_of(a) != NOTHING;
     if (form == GATED)
         NORM_LAUNCH(norm_backward, 1, blocks, GATED);
-    else if (in_stream && stream_of(a) == STREAM)
-        lnt_launch(lnt_cuda_of(k->c), norm_backward<any4, 2, true, SUMMED, STREAM>, (unsigned)blocks, (int)p.threads, a);
-    else if (in_stream)
-        lnt_launch(lnt_cuda_of(k->c), norm_backward<any4, 2, true, SUMMED, BF16_STREAM>, (unsigned)blocks, (int)p.threads, a);
     else if (of_128)
         lnt_launch(lnt_cuda_of(k->c), norm_backward<half8, 1, false, ALONE, HEADS_OF_128>, (unsigned)blocks, (int)p.threads, a);
     else if (form == SUMMED)
@@ -521,15 +490,17 @@ NORM(gated_rmsnorm, GATED, RMS, true)
 NORM(l2norm, ALONE, L2, false)
 NORM(sumnorm, ALONE, SUM, false)
 
-#define NORM_PAIR(pair, form)                                                                                                      \
-    extern "C" linnet_status lnt_##pair##_forward_cuda(const lnt_call *first, const lnt_call *norm)                                \
-    {                                                                                                                              \
-        return forward(norm, first, form, RMS, true);                                                                              \
-    }                                                                                                                              \
-    extern "C" linnet_status lnt_##pair##_backward_cuda(const lnt_call *first, const lnt_call *norm)                               \
-    {                                                                                                                              \
-        return backward(norm, first, form, RMS, true);                                                                             \
-    }
+/* The residual stream by kernels of its own (sum_norm_cuda.cu); false: it is none, and nothing is done. */
+extern "C" bool lnt_stream_norm_forward(const lnt_call *sum, const lnt_call *norm);
+extern "C" bool lnt_stream_norm_backward(const lnt_call *sum, const lnt_call *norm);
 
-NORM_PAIR(sum_rmsnorm, SUMMED)
-NORM_PAIR(glu_rmsnorm, GATE_FIRST)
+extern "C" linnet_status lnt_sum_rmsnorm_forward_cuda(const lnt_call *sum, const lnt_call *norm)
+{
+    return lnt_stream_norm_forward(sum, norm) ? LINNET_OK : forward(norm, sum, SUMMED, RMS, true);
+}
+extern "C" linnet_status lnt_sum_rmsnorm_backward_cuda(const lnt_call *sum, const lnt_call *norm)
+{
+    return lnt_stream_norm_backward(sum, norm) ? LINNET_OK : backward(norm, sum, SUMMED, RMS, true);
+}
+extern "C" linnet_status lnt_glu_rmsnorm_forward_cuda(const lnt_call *glu, const lnt_call *norm) { return forward(norm, glu, GATE_FIRST, RMS, true); }
+extern "C" linnet_status lnt_glu_rmsnorm_backward_cuda(const lnt_call *glu, const lnt_call *norm) { return backward(norm, glu, GATE_FIRST, RMS, true); }
