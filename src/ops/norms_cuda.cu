@@ -73,8 +73,8 @@ __device__ __forceinline__ float inverse_of(const norm_args &a, float s)
     return a.kind == SUM ? 1.0f / (s + a.eps) : 1.0f / sqrtf(s * a.mean + a.eps);
 }
 
-/* What is known when a kernel is compiled, which is half the instructions of a row. HEADS_OF_128: an rmsnorm's way back in bf16, with nothing there to
- * add to. */
+/* What is known when a kernel is compiled, which is half the instructions of a row. HEADS_OF_128: an rmsnorm's way back in bf16, with nothing there
+ * to add to. */
 enum norm_known { NOTHING, HEADS_OF_128 };
 
 template <norm_known KNOWN> __device__ __forceinline__ decltype(auto) typed(const norm_args &given)
@@ -502,5 +502,11 @@ extern "C" linnet_status lnt_sum_rmsnorm_backward_cuda(const lnt_call *sum, cons
 {
     return lnt_stream_norm_backward(sum, norm) ? LINNET_OK : backward(norm, sum, SUMMED, RMS, true);
 }
-extern "C" linnet_status lnt_glu_rmsnorm_forward_cuda(const lnt_call *glu, const lnt_call *norm) { return forward(norm, glu, GATE_FIRST, RMS, true); }
-extern "C" linnet_status lnt_glu_rmsnorm_backward_cuda(const lnt_call *glu, const lnt_call *norm) { return backward(norm, glu, GATE_FIRST, RMS, true); }
+extern "C" linnet_status lnt_glu_rmsnorm_forward_cuda(const lnt_call *glu, const lnt_call *norm)
+{
+    return forward(norm, glu, GATE_FIRST, RMS, true);
+}
+extern "C" linnet_status lnt_glu_rmsnorm_backward_cuda(const lnt_call *glu, const lnt_call *norm)
+{
+    return backward(norm, glu, GATE_FIRST, RMS, true);
+}

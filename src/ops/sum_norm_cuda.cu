@@ -5,9 +5,9 @@
  * where dz is that of x, too, and rounded to bf16 that of y. x, z and dz are float32, or bf16 as y and n are (residual_in_fp32). What is not such a
  * stream goes by norms_cuda.cu. Floor: forward 12 bytes a number, or 8; back 16, dx lying where dz does, or 8, where dy does, too.
  *
- * A thread has 8 columns of a row; a block goes from row to row, with w and the sums of dw in registers and the next rows on their way. All about types
- * is known when a kernel is compiled: at the clock of a training step (1.5 GHz) it was instructions, not bytes, that a bf16 row took by norms_cuda.cu's
- * kernels, 547 of a warp back and 456 forward for these columns (counted for sm_90a). */
+ * A thread has 8 columns of a row; a block goes from row to row, with w and the sums of dw in registers and the next rows on their way. All about
+ * types is known when a kernel is compiled: at the clock of a training step (1.5 GHz) it was instructions, not bytes, that a bf16 row took by
+ * norms_cuda.cu's kernels, 547 of a warp back and 456 forward for these columns (counted for sm_90a). */
 #include "ops/rows.cuh"
 
 extern "C" {
