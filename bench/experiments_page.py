@@ -71,33 +71,42 @@ def smooth(curve, x, y, bins):
 
 # ---- the pages: each returns its title, and its text with tables; figures go to `out` ----------------------------------------------------------
 
-def state_tracking(c, out):
+def trackers(c, out, task, title, i, level):
+    """A table and a figure of a task, whose published numbers are the i-th."""
     scaled = lambda x: row(x).get("scaled_accuracy", -1)  # noqa: E731
-    tasks = [("parity", "Parity"), ("mod-arith", "Modular arithmetic"), ("brackets", "Modular arithmetic with brackets")]
-    text = ""
-    for i, (task, title) in enumerate(tasks):
-        rows, lines = [], []
-        for model in TRACKERS:
-            cell = c.best(scaled, task=task, model=model)
-            if not cell:
-                continue
-            r, published = row(cell), GRAZZI[model.removesuffix(", twice as wide")][i]
-            tried = [f"{scaled(x):.3f} (rate {x['cell']['rate']}, seed {x['cell']['seed']}, {row(x)['steps']} updates)"
-                     for x in c.where(task=task, model=model) if x is not cell]
-            rows.append([model, r["parameters"], f"**{scaled(cell):.3f}**", f"{published:.3f}", f"{100 * r['accuracy']:.1f}",
-                         f"{cell['cell']['rate']}, {cell['cell']['seed']}, {row(cell)['steps']}", "; ".join(tried)])
-            lines.append((model, *smooth(cell["curves"]["length"], "length", "accuracy", 12)))
-        if rows:
-            figure.write(out / f"{task}.svg", lines, f"{title}: accuracy over the length of the string", "length (tokens)", "share of right answers",
-                         y_range=(0, 1.02), dots=True, note="learnt on 3 to 40 tokens; the best run of each model")
-            head = ["model", "parameters", "scaled accuracy", "published", "accuracy, %", "its rate, seed and updates", "other runs"]
-            text += f"## {title}\n\n" + table(head, rows) + f"\n![{title}]({task}.svg)\n\n"
-    return "State tracking: formal languages", """\
-Scaled accuracy (0: a guess, 1: all right) on strings of 40 to 256 tokens, learnt on strings of 3 to 40 (parity 64 an update, the others 256),
-beside the table of Grazzi et al. 2024 (arXiv 2411.12537). The best run of the learning rates and the seeds that are listed; all runs are shown. A
-training ends early when a batch of tests is right.
+    rows, lines = [], []
+    for model in TRACKERS:
+        cell = c.best(scaled, task=task, model=model)
+        if not cell:
+            continue
+        r, published = row(cell), GRAZZI[model.removesuffix(", twice as wide")][i]
+        tried = [f"{scaled(x):.3f} (rate {x['cell']['rate']}, seed {x['cell']['seed']}, {row(x)['steps']} updates)"
+                 for x in c.where(task=task, model=model) if x is not cell]
+        rows.append([model, r["parameters"], f"**{scaled(cell):.3f}**", f"{published:.3f}", f"{100 * r['accuracy']:.1f}",
+                     f"{cell['cell']['rate']}, {cell['cell']['seed']}, {row(cell)['steps']}", "; ".join(tried)])
+        lines.append((model, *smooth(cell["curves"]["length"], "length", "accuracy", 12)))
+    figure.write(out / f"{task}.svg", lines, f"{title}: accuracy over the length of the string", "length (tokens)", "share of right answers",
+                 y_range=(0, 1.02), dots=True, note="learnt on 3 to 40 tokens; the best run of each model")
+    head = ["model", "parameters", "scaled accuracy", "published", "accuracy, %", "its rate, seed and updates", "other runs"]
+    return (f"## {title}\n\n" if level else "") + table(head, rows) + f"\n![{title}]({task}.svg)\n\n"
 
-""" + text
+
+def strings(batch):
+    return f"""\
+Scaled accuracy (0: a guess, 1: all right) on strings of 40 to 256 tokens, learnt on strings of 3 to 40, {batch} an update, beside the table of Grazzi et al.
+2024 (arXiv 2411.12537). The best run of the learning rates and the seeds that are listed; all runs are shown. A training ends early when a batch of tests is
+right.
+
+"""
+
+
+def parity(c, out):
+    return "State tracking: parity", strings(64) + trackers(c, out, "parity", "Parity", 0, False)
+
+
+def arithmetic(c, out):
+    return "State tracking: modular arithmetic", strings(256) + trackers(c, out, "mod-arith", "Without brackets", 1, True) + trackers(
+        c, out, "brackets", "With brackets", 2, True)
 
 
 def groups(c, out):
@@ -355,7 +364,7 @@ such needles: numbers in noise, numbers in a held-out book, uuids in it. Six lay
 """ + text
 
 
-PAGES = {"state-tracking": state_tracking, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
+PAGES = {"parity": parity, "arithmetic": arithmetic, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
          "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "throughput": throughput,
          "long-texts": long_texts, "niah": niah}
 
@@ -365,7 +374,8 @@ MODELS = {
     "mqar": "RMSNorm (LayerNorm), rotary positions of softmax attention (learnt ones), learning rates 3e-3, 1e-3 (four from 1e-4 to 1e-2)",
     "mad": "width 64 (128), 4 heads (8), learning rates 3e-3, 1e-3 (three or four), no grid over the weight decay",
     "regbench": "2 layers of width 64 (up to 12 of up to 1024), learning rates 5e-3, 2e-3",
-    "state-tracking": "MLPs widened, so that all have the same parameters; one seed but for parity's DeltaNet (two)",
+    "parity": "MLPs widened, so that all but the narrower Mamba have the same parameters",
+    "arithmetic": "MLPs widened, so that all but the narrower Mamba have the same parameters; one seed",
     "groups": "8 heads (12), MLPs widened where n_h is smaller, so that all have the same parameters; one seed, one rate",
     "mesa-parity": "one rate",
     "chunk-or-token": "one thread of a processor (a GPU)",
