@@ -124,7 +124,7 @@ MOST_TELLING = ("delta_net", "attention", "mamba", "gated_deltanet", "gla", "mes
 
 def mqar():
     """The second rate is for those that the first one leaves short of 99 per cent: narrow models begin with the higher one, wide ones with the lower.
-    Of 8192 ids as many updates learn nothing, whatever the layer. In bf16, a run of the widest takes a fifth of its time in float32."""
+    Of 8192 ids as many updates learn nothing, whatever the layer. In bf16, a run of the widest takes some quarter of its time in float32."""
     for width in (64, 128, 256, 512):
         rates = ("3e-3", "1e-3") if width < 256 else ("1e-3", "3e-3")
         for setting in ("256x16", "512x64"):

@@ -17,4 +17,8 @@ typedef struct {
 /* For operators that do these on the way. */
 extern const lnt_op lnt_rmsnorm_op, lnt_gated_rmsnorm_op, lnt_l2norm_op;
 
+/* The residual stream's sum and rmsnorm by kernels of their own (sum_norm_cuda.cu); false: it is none, and nothing is done. */
+bool lnt_stream_norm_forward(const lnt_call *sum, const lnt_call *norm);
+bool lnt_stream_norm_backward(const lnt_call *sum, const lnt_call *norm);
+
 #endif

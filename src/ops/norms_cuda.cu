@@ -490,10 +490,6 @@ NORM(gated_rmsnorm, GATED, RMS, true)
 NORM(l2norm, ALONE, L2, false)
 NORM(sumnorm, ALONE, SUM, false)
 
-/* The residual stream by kernels of its own (sum_norm_cuda.cu); false: it is none, and nothing is done. */
-extern "C" bool lnt_stream_norm_forward(const lnt_call *sum, const lnt_call *norm);
-extern "C" bool lnt_stream_norm_backward(const lnt_call *sum, const lnt_call *norm);
-
 extern "C" linnet_status lnt_sum_rmsnorm_forward_cuda(const lnt_call *sum, const lnt_call *norm)
 {
     return lnt_stream_norm_forward(sum, norm) ? LINNET_OK : forward(norm, sum, SUMMED, RMS, true);

@@ -307,17 +307,19 @@ static bool arrive(work *w, int r, lnt_buf b)
 
 static int kept_slot(const work *w, int r) { return w->again[r] >= 0 ? w->again[r] : w->slot[r]; }
 
-/* Whether y's gradient can lie where x's does, node i reading both: it is read for the last time by the node that made y, which hands it to nobody,
- * and all others who read x stand ahead of that one, so that more comes to x later. */
+/* Whether y's gradient can lie where x's does, node i reading both: it is read for the last time by the node that made y (with the other of its
+ * pair), which hands it to nobody, and all others who read x stand ahead of that one, so that more comes to x later. */
 static bool read_before(const work *w, int y, int x, int i)
 {
     const lnt_program *p = w->p;
     const int made = p->values[y].v.producer;
-    if (made < 0 || w->joined_to[made] >= 0 || p->nodes[made]->op->back_group || p->nodes[made]->op->passes_gradient) return false;
+    if (made < 0 || w->joined_to[made] >= 0 || p->nodes[made]->op->passes_gradient) return false;
+    const int first = made && w->pairs[made - 1] ? made - 1 : made;
+    if (p->nodes[first]->op->back_group || p->nodes[made]->op->back_group) return false;
     for (int j = 0; j < p->n_nodes; j++)
         for (int k = 0; j != i && w->needed[j] && k < p->nodes[j]->n_in; k++) {
             const int r = root_of(w, p->nodes[j]->in[k]);
-            if (r == y || (r == x && j >= made)) return false;
+            if (r == y || (r == x && j >= first)) return false;
         }
     return true;
 }
