@@ -208,11 +208,8 @@ def train(q, device, rule, rate, seed):
         return False
     evals = [[x["tokens"], round(x["eval_loss"], 5)] for x in lines if "eval_loss" in x]
     rates = [x["tokens_per_second"] for x in lines[len(lines) // 2:]]
-    with open(folder / "model.safetensors", "rb") as f:
-        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-    parameters = sum(math.prod(t["shape"]) for key, t in header.items() if key != "__metadata__")
     write_json(folder / "done.json", {
-        "rule": rule, "learning_rate": rate, "seed": seed, "parameters": parameters, "layers": a.layers, "width": a.width, "heads": a.heads,
+        "rule": rule, "learning_rate": rate, "seed": seed, "parameters": parameters_of(folder / "model.safetensors"), "layers": a.layers, "width": a.width, "heads": a.heads,
         "head_dim": a.head_dim, "steps": a.steps, "batch": a.batch, "length": a.length, "warmup": a.warmup, "dtype": a.dtype,
         "tokens": lines[-1]["tokens"], "loss": statistics.mean(x["loss"] for x in lines[-50:]), "eval_loss": lines[-1]["eval_loss"],
         "eval_bits_per_byte": lines[-1]["eval_bits_per_byte"], "evals": evals, "tokens_per_second": statistics.median(rates),
@@ -220,6 +217,12 @@ def train(q, device, rule, rate, seed):
         "date": datetime.date.today().isoformat()})
     (folder / "train_state.safetensors").unlink(missing_ok=True)
     return True
+
+
+def parameters_of(path):
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    return sum(math.prod(t["shape"]) for key, t in header.items() if key != "__metadata__")
 
 
 def evaluate(q, device, rule, rate, seed):

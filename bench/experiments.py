@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from equal_backbone import book, machine_of, run_queue  # noqa: E402
+from equal_backbone import book, machine_of, parameters_of, run_queue  # noqa: E402
 
 SMALL = 20000         # a CPU cell's seconds that no time left is too short for: see fits()
 CURVES = ("length", "position", "looks", "length-1", "length-2", "position-1", "position-2")
@@ -144,15 +144,31 @@ MAD_KINDS = ("in-context", "fuzzy", "noisy", "memorisation", "compression", "cop
 MAD_MIXERS = ("delta_net", "attention", "gla", "mamba", "mamba2", "gated_deltanet", "mesa_net", "mlstm", "rwkv7", "linear_attn", "hyena")
 
 
+# Two layers of width 64 with MLPs have the 136 thousand parameters of DeltaNet or more, in context, by these keys; Mamba and Mamba-2 have no MLPs.
+MAD_KEYS = {
+    "attention": sets("intermediate_size=262"), "mlstm": sets("intermediate_size=259"), "mamba": sets("state_size=22"),
+    "mamba2": ["--layers", 4, *sets("state_size=148")], "rwkv7": sets("head_dim=16"),
+}
+
+
+def mad_run(kind, mixer, steps, rate, *more):
+    heads = [] if mixer in ("mamba", "hyena") else ["--heads", 4]
+    return ["task", "mad", "--kind", kind, "--mixer", mixer, "--width", 64, *heads, *MAD_KEYS.get(mixer, []), "--batch", 32, "--steps", steps, *more,
+            "--learning-rate", rate, "--out", "{dir}"]
+
+
 def mad():
     """Width 64 and 1000 updates of 32 examples: DeltaNet recalls in context without a mistake behind these."""
     for rate in ("3e-3", "1e-3"):
         for mixer in MAD_MIXERS:
             for kind in MAD_KINDS:
-                keys = sets("head_dim=16") if mixer == "rwkv7" else ["--layers", 4] if mixer == "mamba2" else []  # which has no MLPs
-                yield Cell("mad", {"mixer": mixer, "kind": kind, "rate": rate},
-                           ["task", "mad", "--kind", kind, "--mixer", mixer, "--width", 64, *([] if mixer in ("mamba", "hyena") else ["--heads", 4]),
-                            *keys, "--batch", 32, "--steps", 1000, "--learning-rate", rate, "--out", "{dir}"], seconds=100, also=0.5)
+                yield Cell("mad", {"mixer": mixer, "kind": kind, "rate": rate}, mad_run(kind, mixer, 1000, rate), seconds=100, also=0.5)
+
+
+def mad_compression():
+    """MAD's compression alone, eight times as long: behind 1000 updates most layers are on one plateau."""
+    for mixer in MAD_MIXERS:
+        yield Cell("mad-compression", {"mixer": mixer, "rate": "1e-3"}, mad_run("compression", mixer, 8000, "1e-3", "--test-every", 0), seconds=700, also=0.2)
 
 
 def regbench():
@@ -241,7 +257,7 @@ def long_texts():
 def niah():
     """Learnt on documents of 100 to 1500 tokens with needles of all three kinds, read in up to 8192. It is learnt suddenly, at some thousand updates: of
     1500 nobody answers. Of bytes in place of tokens nobody learnt it: a key is some fifteen of them, and as many stand between it and its number."""
-    for mixer, layers, keys in (("mamba2", 11, []), ("gated_deltanet", 6, sets("head_dim=64")), ("delta_net", 6, [])):  # Mamba-2 has no MLPs
+    for mixer, layers, keys in (("mamba2", 24, []), ("gated_deltanet", 6, sets("head_dim=64")), ("delta_net", 6, [])):  # Mamba-2 has no MLPs
         measures = [["task", "niah", "{dir}/model", "--kind", kind, "--words", "{words}", "--essays", "{held}", "--lengths", "512,1024,2048,4096,8192",
                      "--samples", 40, "--tokens", 48 if kind == 3 else 16, "--out", f"{{dir}}/kind-{kind}"] for kind in (1, 2, 3)]
         yield Cell("niah", {"mixer": mixer},
@@ -250,8 +266,8 @@ def niah():
                     "--save-every", 0, "--eval-every", 0, "--dtype", "bf16"], *measures, device="cuda", also=0, seconds=300)
 
 
-PAGES = {"parity": parity, "arithmetic": arithmetic, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad, "regbench": regbench,
-         "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "throughput": throughput,
+PAGES = {"parity": parity, "arithmetic": arithmetic, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad,
+         "mad-compression": mad_compression, "regbench": regbench, "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "throughput": throughput,
          "long-texts": long_texts, "niah": niah}
 
 
@@ -388,7 +404,8 @@ def collect(folder):
         last = [x["loss"] for x in log[-max(1, len(log) // 20):]]
         held = [x for x in log if "eval_loss" in x]
         rows.append({"row": "train", "steps": log[-1]["step"], "tokens": log[-1]["tokens"], "loss": sum(last) / len(last),
-                     "held_out": held[-1]["eval_loss"], "held_out_bits_per_byte": held[-1]["eval_bits_per_byte"], "seconds": log[-1]["seconds"]})
+                     "held_out": held[-1]["eval_loss"], "held_out_bits_per_byte": held[-1]["eval_bits_per_byte"], "seconds": log[-1]["seconds"],
+                     "parameters": parameters_of(folder / "model" / "model.safetensors")})
     for path in sorted([*folder.glob("results.jsonl"), *folder.glob("kind-*/results.jsonl")]):
         rows += [json.loads(x) for x in path.read_text().splitlines()]
     for name in CURVES:
