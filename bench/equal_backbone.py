@@ -200,8 +200,12 @@ def train(q, device, rule, rate, seed):
     for key, value in FIXED.items():
         words += [f"--{key}", a.warmup if key == "warmup" else value]
     resume = (folder / "train_state.safetensors").exists()
-    begin = time.time()
-    if q.command(device, folder / "log.txt", *words, *(["--resume"] if resume else [])) is None:
+    spent, begin = folder / "wall.json", time.time()
+    before = json.loads(spent.read_text()) if resume and spent.exists() else 0  # seconds of what was cut off
+    ok = q.command(device, folder / "log.txt", *words, *(["--resume"] if resume else [])) is not None
+    wall = round(before + time.time() - begin, 2)
+    if not ok:
+        write_json(spent, wall)
         return False
     lines = [json.loads(x) for x in (folder / "log.jsonl").read_text().splitlines()]
     if lines[-1]["step"] < a.steps or not math.isfinite(lines[-1].get("eval_loss", math.nan)):
@@ -213,7 +217,7 @@ def train(q, device, rule, rate, seed):
         "head_dim": a.head_dim, "steps": a.steps, "batch": a.batch, "length": a.length, "warmup": a.warmup, "dtype": a.dtype,
         "tokens": lines[-1]["tokens"], "loss": statistics.mean(x["loss"] for x in lines[-50:]), "eval_loss": lines[-1]["eval_loss"],
         "eval_bits_per_byte": lines[-1]["eval_bits_per_byte"], "evals": evals, "tokens_per_second": statistics.median(rates),
-        "seconds": lines[-1]["seconds"], "wall": round(time.time() - begin, 2), "at_a_time": a.at_a_time, "resumed": resume, "machine": a.machine, "commit": a.label,
+        "seconds": lines[-1]["seconds"], "wall": wall, "at_a_time": a.at_a_time, "resumed": resume, "machine": a.machine, "commit": a.label,
         "date": datetime.date.today().isoformat()})
     (folder / "train_state.safetensors").unlink(missing_ok=True)
     return True
@@ -225,20 +229,24 @@ def parameters_of(path):
     return sum(math.prod(t["shape"]) for key, t in header.items() if key != "__metadata__")
 
 
+def taken(a, begin):
+    return {"wall": round(time.time() - begin, 2), "at_a_time": a.at_a_time}
+
+
 def evaluate(q, device, rule, rate, seed):
     """The held-out books in windows of stretch * length, begun every `stride` tokens, so that every position is measured on the whole text."""
-    a, folder = q.a, q.a.work / name_of(rule, rate, seed)
+    a, folder, begin = q.a, q.a.work / name_of(rule, rate, seed), time.time()
     out = q.command(device, folder / "log.txt", "eval", folder, a.work / "held", "--length", a.stretch * a.length, "--stride", a.stride,
                     "--csv", folder / "position.csv", "--dtype", a.dtype, "--json", *a.few)
     if out is None:
         return False
-    write_json(folder / "eval.json", {"window": a.stretch * a.length, "stride": a.stride, **json.loads(out)})
+    write_json(folder / "eval.json", {"window": a.stretch * a.length, "stride": a.stride, **json.loads(out), **taken(a, begin)})
     return True
 
 
 def solver(q, device, rule, rate, seed):
     """Mesa at evaluation, under linnet's solver and the paper's: loss for fixed numbers of steps and for tolerances, and the steps these take."""
-    a, folder = q.a, q.a.work / name_of(rule, rate, seed)
+    a, folder, begin = q.a, q.a.work / name_of(rule, rate, seed), time.time()
     found = {}
     for method in ("level", "plain"):
         out = q.command(device, folder / "log.txt", "task", "mesa-analysis", folder, a.work / "held", "--out", folder / f"inside-{method}",
@@ -246,7 +254,7 @@ def solver(q, device, rule, rate, seed):
         if out is None:
             return False
         found[method] = [json.loads(line) for line in out.splitlines()]
-    write_json(folder / "solver.json", found)
+    write_json(folder / "solver.json", found | taken(a, begin))
     return True
 
 

@@ -279,12 +279,21 @@ def differences(r, novels, epochs, missing):
 """
 
 
-def spent(runs):
-    """A run's time is divided by how many shared its card, where that was noted."""
-    minutes = sum(x["seconds"] / x.get("at_a_time", 1) for x in runs) / 60
+def spent(runs, others):
+    """A run's time, from its begin to its end, is divided by how many shared its card, where that was noted; `others`: readings of the best models."""
+    minutes = sum(x.get("wall", 0) / x.get("at_a_time", 1) for x in [*runs, *others]) / 60
     unknown = sum("at_a_time" not in x for x in runs)
-    return (f"The {len(runs)} runs took {minutes:.1f} minutes of a GPU{', **more than the 25 of a page**' if minutes > 25 else ''}, where runs at the same time share "
+    return (f"The {len(runs)} runs and the readings of the best models took {minutes:.1f} minutes of a GPU{', **more than the 25 of a page**' if minutes > 25 else ''}, where runs at the same time share "
             f"one GPU's{f'; of {unknown} it was not noted how many did' if unknown else ''}.")
+
+
+def alone(runs):
+    return "" if all(x.get("at_a_time") == 1 for x in runs) else " (several ran at a time)"
+
+
+def readings(res, out):
+    solver = out / "mesa.json"
+    return [*res.long.values(), *([json.loads(solver.read_text())] if solver.exists() else [])]
 
 
 def write_page(res, out, command):
@@ -307,7 +316,7 @@ Held-out loss at each position in windows of {res.window} tokens, every window f
 The comparison of the MesaNet paper (von Oswald et al. 2025, arXiv 2506.05233) at a small size: the same layer, text, order of the text and number of
 steps for every rule. Only the recurrence changes, and the learning rate is chosen for each. {r['parameters'] / 1e6:.0f}M parameters,
 {r['tokens'] / 1e6:.1f}M tokens ({epochs:.1f} epochs). `bench/equal_backbone.py`, {' and '.join(days)}, {r['machine']}, commit {commits}.
-{spent(res.runs)}
+{spent(res.runs, readings(res, out))}
 
 ## Result
 
@@ -315,7 +324,7 @@ steps for every rule. Only the recurrence changes, and the learning rate is chos
 Loss and perplexity: the held-out books in windows of {res.length} tokens, each from an empty state, over all tokens. Difference: of the same two
 models, paired over positions 1 to {res.length}, ± its standard error over positions (other seeds are another matter). Windows of {res.window} begin
 every {res.stride} tokens, so that each position is measured on the whole text. Tokens/s: median over the second half of training, of the
-fastest run of a rule (several ran at a time); forward, backward and update.
+fastest run of a rule{alone(res.runs)}; forward, backward and update.
 
 {figures}
 ## Reading
@@ -347,7 +356,7 @@ def main():
     p.add_argument("--work", type=Path, required=True)
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--command", help="what was run, as the page shows it",
-                   default="python3 bench/equal_backbone.py --text BOOKS --tokenizer GPT2 --work DIR --devices 0,1,2 --steps 800 --extend --seeds 2")
+                   default="python3 bench/equal_backbone.py --text BOOKS --tokenizer GPT2 --work DIR --devices 0 --steps 560 --learning-rates 2e-3,4e-3 --extend --seeds 2")
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     res = Results(a.work, a.out)
