@@ -171,15 +171,22 @@ def mad_compression():
         yield Cell("mad-compression", {"mixer": mixer, "rate": "1e-3"}, mad_run("compression", mixer, 8000, "1e-3", "--test-every", 0), seconds=700, also=0.2)
 
 
+# 136 thousand parameters, of Mamba-2, which has no MLPs, and GLA 137.
+REGBENCH_KEYS = {
+    "attention": ["--layers", 2, *sets("intermediate_size=261")], "mamba2": ["--layers", 3, *sets("state_size=140")],
+    "gated_deltanet": ["--layers", 2, *sets("head_dim=32", "intermediate_size=169")], "mesa_net": ["--layers", 2, *sets("head_dim=32")],
+    "gla": ["--layers", 2],
+}
+
+
 def regbench():
-    for automata in (1000, 5000):
-        for rate in ("5e-3", "2e-3"):
-            for mixer in ("mesa_net", "attention", "gated_deltanet", "mamba2", "gla"):
-                keys = sets("head_dim=32") if mixer in OWN_HEADS else []
+    for rate in ("5e-3", "2e-3"):
+        for automata in (1000, 5000):
+            for mixer, keys in REGBENCH_KEYS.items():
                 yield Cell("regbench", {"mixer": mixer, "automata": automata, "rate": rate},
-                           ["task", "regbench", "--mixer", mixer, "--automata", automata, "--layers", 3 if mixer == "mamba2" else 2, "--width", 64,
-                            "--heads", 2, *keys, "--batch", 4, "--steps", 2000, "--test-every", 0, "--learning-rate", rate, "--out", "{dir}"],
-                           seconds=240 if mixer == "mesa_net" else 90, also=0.5)
+                           ["task", "regbench", "--mixer", mixer, "--automata", automata, *keys, "--width", 64, "--heads", 2, "--batch", 4,
+                            "--steps", 6000, "--test-every", 0, "--learning-rate", rate, "--out", "{dir}"],
+                           seconds=700 if mixer == "mesa_net" else 270, also=0.5)
 
 
 ABLATIONS = {
@@ -330,6 +337,15 @@ class Queue:
     def __init__(self, a, cells, done):
         self.a, self.lock, self.begin, self.processes, self.stopping = a, threading.Lock(), time.time(), set(), False
         self.done, self.total, self.left, self.doing = done, len(cells), [c for c in cells if c.name not in done], set()
+        self.on_gpu, self.gpu_clock, self.gpu_at = 0, 0, 0
+
+    def gpu_share(self, change=0):
+        """A clock of the GPU that goes the slower the more cells share it: what it goes on by during a cell is that cell's share of the GPU's time."""
+        with self.lock:
+            now = time.time()
+            self.gpu_clock += (now - self.gpu_at) / self.on_gpu if self.on_gpu else 0
+            self.gpu_at, self.on_gpu = now, self.on_gpu + change
+            return self.gpu_clock
 
     def time_left(self):
         return self.a.minutes * 60 - (time.time() - self.begin) if self.a.minutes else SMALL
@@ -416,7 +432,7 @@ def collect(folder):
 
 def run_cell(q, cell, device):
     a, folder = q.a, a_folder(q.a, cell)
-    begin = time.time()
+    begin, share = time.time(), q.gpu_share(device == "cuda")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     fill = {"{dir}": str(folder), **{f"{{{x}}}": str(a.out / x) for x in ("text", "held", "words")}, "{needles}": str(a.out / "needles.jsonl")}
@@ -429,13 +445,14 @@ def run_cell(q, cell, device):
             ok, used = q.run([str(a.linnet), *words, "--device", device, "--threads", str(cell.threads)], cell.threads, folder / "log.txt")
             processors += used
     said = (folder / "log.txt").read_text(errors="replace").replace("\r", "\n").splitlines()
-    ok = ok and not q.stopping
+    ok, share = ok and not q.stopping, q.gpu_share(-(device == "cuda")) - share
     if ok:
         rows, curves = collect(folder)
         cuts = [x.split(": ", 1)[1].replace(f"{a.out}/", "") for x in said if x.startswith("not as in the paper")]
         line = {"page": cell.page, "cell": cell.labels, "commands": shown, "device": device, "machine": a.machines[device], "commit": a.label,
                 "date": datetime.date.today().isoformat(), "seconds": round(time.time() - begin, 1),
-                "core_seconds": round(processors, 1), "at_a_time": a.cuda if device == "cuda" else a.cpu, "cuts": cuts, "rows": rows, "curves": curves}
+                "core_seconds": round(processors, 1), "at_a_time": a.cuda if device == "cuda" else a.cpu,
+                **({"gpu_seconds": round(share, 1)} if device == "cuda" else {"threads": cell.threads}), "cuts": cuts, "rows": rows, "curves": curves}
         with q.lock, open(a.out / "cells.jsonl", "a", encoding="utf-8") as f:
             f.write(json.dumps(line) + "\n")
         if not a.keep:

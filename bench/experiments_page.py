@@ -229,6 +229,11 @@ out by the benchmark's decoder, behind 8,000 updates of 32 examples at one rate,
 """ + table(["", "thousand parameters", "compression", "DeltaNet's paper", "MesaNet's paper"], rows) + "\n"
 
 
+def flag(x, name):
+    """Of a cell's first command."""
+    return re.search(rf"--{name} (\S+)", x["commands"][0])[1]
+
+
 def regbench(c, out):
     rows, lines = [], {}
     for mixer in c.labels("mixer"):
@@ -246,9 +251,9 @@ def regbench(c, out):
                  log_x=True, x_marks=sorted(c.labels("automata")), dots=True)
     head = ["model", "automata", "parameters", "learning rate", "validity, %", "exact match, %", "total variation",
             "validity at the other rate"]
-    return "RegBench", """\
+    return "RegBench", f"""\
 Languages of new random automata, learnt in context (Akyürek et al. 2024, arXiv 2401.12973): one size, over the number of automata to
-learn from. Models of width 64, 2000 updates of four sequences; the rate by the validation automata, numbers of the test's.
+learn from. Models of width 64, {flag(c.lines[0], "steps")} updates of four sequences; the rate by the validation automata, numbers of the test's.
 
 """ + table(head, rows) + "\n![Validity](validity.svg)\n\n"
 
@@ -362,7 +367,7 @@ Held-out loss, nats a byte, in windows of 2048 to 32768 bytes of models that wer
 
 
 def niah(c, out):
-    text = ""
+    text, layers = "", {x["cell"]["mixer"]: flag(x, "layers") for x in c.lines}
     for kind in ("S-NIAH-1", "S-NIAH-2", "S-NIAH-3"):
         rows, lines = [], []
         for x in c.lines:
@@ -374,7 +379,7 @@ def niah(c, out):
         text += f"## {kind}\n\n" + table(["found, %", "parameters, M", *(f"{x} tokens" for x in lines[0][1])], rows) + f"\n![{kind}]({kind}.svg)\n\n"
     return "Needles in haystacks", """\
 S-NIAH (RULER, Hsieh et al. 2024, arXiv 2404.06654, as Yang et al. 2024, arXiv 2412.06464, ask it) of small models that learnt from documents with
-such needles: numbers in noise, numbers in a held-out book, uuids in it. Six layers of width 256, Mamba-2, which has no MLPs, 24; 4096 tokens of their own.
+such needles: numbers in noise, numbers in a held-out book, uuids in it. Layers of width 256, """ + ", ".join(f"{NAMES[m]} {n}" for m, n in layers.items()) + """, of which Mamba-2's have no MLPs; 4096 tokens of their own.
 
 """ + text
 
@@ -399,7 +404,7 @@ MODELS = {
     "mesa-steps": "4 layers of width 128 on bytes of books, 1.2 million of them (400 million parameters, 15 and 50 thousand million tokens); one seed",
     "throughput": "335 to 685 million parameters (1.3 thousand million)",
     "long-texts": "6 layers of width 256 on bytes of books, 25 million of them (1.3 thousand million parameters); one seed, one rate",
-    "niah": "6 layers of width 256, of Mamba-2 24, on documents with needles (1.3 thousand million parameters, 100 thousand million tokens of text); one seed, one rate",
+    "niah": "width 256 on documents with needles (1.3 thousand million parameters, 100 thousand million tokens of text); one seed, one rate",
 }
 ALLOWED = {"cpu": ("a processor's core", 240), "cuda": ("a GPU", 25)}  # minutes that a page may take, on the one or the other
 
@@ -409,11 +414,16 @@ def took(x):
     return x["core_seconds"] if x["device"] == "cpu" and "core_seconds" in x else x["seconds"]
 
 
+def share(x):
+    """took(), and of a GPU the part that was this cell's: by its clock where that was noted, else by how many were at a time at most."""
+    return x["gpu_seconds"] if "gpu_seconds" in x else took(x) / (x.get("at_a_time", 1) if x["device"] == "cuda" else 1)
+
+
 def spent(c):
     """The time of all runs: of a core each, or of a GPU by how many shared it."""
     said = []
     for device, (what, most) in ALLOWED.items():
-        minutes = sum(took(x) / 60 / (x.get("at_a_time", 1) if device == "cuda" else 1) for x in c.lines if x["device"] == device)
+        minutes = sum(share(x) / 60 for x in c.lines if x["device"] == device)
         if minutes:
             said.append(f"{minutes:.0f} minutes of {what}{f', **more than the {most} of a page**' if minutes > most else f' of {most}'}")
     mixed = {x["commit"] for x in c.lines if x.get("at_a_time_counts_cpu")}
@@ -442,10 +452,11 @@ def how(c, page):
     """Commands, machines, commits, seeds, cuts."""
     where = {}
     for x in c.lines:
-        w = where.setdefault((x["machine"], x["device"], x["commit"], x["date"], "one run" if x.get("at_a_time") == 1 else "several runs"), [0, 0])
+        threads = {1: "one thread a run"}.get(x.get("threads", 1), f"{x.get('threads')} threads a run") if x["device"] == "cpu" else "GPU"
+        w = where.setdefault((x["machine"], threads, x["commit"], x["date"], "one run" if x.get("at_a_time") == 1 else "several runs"), [0, 0])
         w[0], w[1] = w[0] + 1, w[1] + took(x)
-    runs = "\n".join(f"- {m}{', one thread a run' if d == 'cpu' else ', GPU'}, {many} at a time; commit {commit or 'not noted'}, {day}: "
-                     f"{n} runs, {s / 60:.0f} minutes in all" for (m, d, commit, day, many), (n, s) in where.items())
+    runs = "\n".join(f"- {m}, {threads}, {many} at a time; commit {commit or 'not noted'}, {day}: "
+                     f"{n} runs, {s / 60:.0f} minutes in all" for (m, threads, commit, day, many), (n, s) in where.items())
     cuts = "\n".join(f"- {x}" for x in cuts_of(c, page))
     seeds = sorted({str(x["cell"].get("seed", 1)) for x in c.lines})
     example = "\n".join("    " + x for x in c.lines[0]["commands"])
