@@ -35,7 +35,6 @@ RULES = {
     "mlstm": ("mLSTM", ["rule=mlstm"], "S = fS + e^i kvᵀ, n = fn + e^i k; o = Sᵀq / max(|nᵀq|, 1) (the paper's xLSTM)"),
     "gla": ("GLA with write gate", ["rule=gla"], "S = γS + βkvᵀ; o = Sᵀq (the paper's GLA)"),
     "simple_gla": ("simple GLA", ["rule=simple_gla"], "S = γS + kvᵀ; o = Sᵀq (the paper's Mamba2)"),
-    "linear_attn": ("linear attention", ["rule=linear_attn"], "S = S + kvᵀ; o = Sᵀq"),
     "hawk": ("Hawk", ["rule=hawk"], "h = a h + √(1 − a²) (i x), by channel, in 1.25 times the width"),
     "swa256": ("window of 256", ["rule=attention", "window_size=256"], "softmax over the last 256 tokens"),
     "swa64": ("window of 64", ["rule=attention", "window_size=64"], "softmax over the last 64 tokens"),

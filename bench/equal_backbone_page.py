@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import figure  # noqa: E402
 from equal_backbone import FIXED, RULES  # noqa: E402
 
-COLOUR = {"attention": "#777777", "swa256": "#56B4E9", "swa64": "#8DB600", "swa4": "#B8C9A0", "linear_attn": "#E69F00", "hawk": "#8C564B",
+COLOUR = {"attention": "#777777", "swa256": "#56B4E9", "swa64": "#8DB600", "swa4": "#B8C9A0", "hawk": "#8C564B",
           "simple_gla": "#CC79A7", "gla": "#8A4FBF", "mlstm": "#D4AF37", "delta_net": "#009E73", "gated_deltanet": "#0072B2", "hawk_mesa": "#000000",
           "mesa": "#D55E00"}
 ORDER = list(COLOUR)
@@ -273,7 +273,7 @@ def differences(r, novels, epochs, missing):
 - **Positions of attention.** The paper does not say how its attention knows positions. Here it has rotary positions (base 10000) on plain
   projections, without convolution or L2 norm, and nothing that helps it to extrapolate.
 - **Mesa's solver.** The paper takes 30 steps always; here a token stops at a residual of 1e-4, which the paper reports to be as good.
-- **Not compared:** {missing}. Linear attention without a gate is here and not there.
+- **Not compared:** {'' if missing == 'none' else missing + ', '}a window of 1024, half of the length there and all of it here.
 - **Learning rates** come from a coarse grid, factors of two; the paper scans five within a factor of three. Warm-up is {r['warmup']} of {r['steps']}
   steps from zero; there 2000 from 1e-6. Batch and weight decay are tuned neither here nor there.
 """
