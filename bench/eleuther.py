@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """lambada and piqa beside EleutherAI's harness, number by number: one small model of Transformers' Llama, the same questions, every likelihood.
 
-    python3 bench/eleuther.py --linnet build/linnet --work DIR [--write]      by a Python that has lm-eval, transformers and torch
+    python3 bench/eleuther.py --linnet build/linnet --work DIR [--write] [--page bench/results/harness --label COMMIT]
+
+by a Python that has lm-eval, transformers, accelerate and torch.
 
 The model is drawn by linnet (see MODEL; a learning rate of 0 leaves it as it was drawn), with a byte-level BPE of 330 ids, and converted. The questions
 are those of tests/commands/likelihoods/, the prompts the harness's own tasks lambada_openai and piqa with these files in place of the hub's. --write
-keeps the harness's prompts and likelihoods there as expected.jsonl, which tests/commands/cases_likelihoods.py holds linnet to."""
+keeps the harness's prompts and likelihoods there as expected.jsonl, which tests/commands/cases_likelihoods.py holds linnet to; --page leaves both
+sides' numbers as a page."""
 import argparse
+import datetime
+import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -57,11 +62,41 @@ def of_linnet(linnet, folder):
     return lines
 
 
+def page(folder, label, theirs, ours, worst):
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    from equal_backbone import machine_of
+    folder.mkdir(parents=True, exist_ok=True)
+    said = ", ".join(f"{x} {importlib.metadata.version(x)}" for x in ("lm-eval", "transformers", "torch"))
+    lines = [f"""# lambada and piqa beside EleutherAI's harness
+
+One small Llama of Transformers (two layers of width 32, four heads over two, 330 ids), drawn by linnet and converted; questions of our own
+(`tests/commands/likelihoods/`), the harness's tasks `lambada_openai` and `piqa` with their prompts, and `linnet task lambada` and `choice --format piqa`. The model is not
+trained: what is compared is the prompts, the tokens and the numbers. Largest difference, of a number's size or of 1: **{worst:.1e}**; the prompts are the same, letter by letter.
+
+`python3 bench/eleuther.py --linnet build/linnet --work DIR --page bench/results/harness`, {said}; {machine_of(["cpu"])}, float32, commit {label}, {datetime.date.today().isoformat()}; seed of
+the weights 5. The harness's prompts and likelihoods are kept as a test (`expected.jsonl`, `tests/commands/cases_likelihoods.py`).
+
+| task | question | continuation | harness, log likelihood | linnet |
+|---|---|---|---|---|
+"""]
+    results = []
+    for x, y in zip(theirs, ours):
+        if "question" in x:
+            lines.append(f"| {x['task']} | {x['question']}{'ab'[x['choice']] if x['task'] == 'piqa' else ''} | {x['continuation'].strip()} | {x['log_likelihood']:.5f} | "
+                         f"{y['log_likelihood']:.5f} |\n")
+        else:
+            results += [f"| {x['task']} | {k} | {v:.9g} | {y[k]:.9g} |\n" for k, v in x.items() if k != "task"]
+    lines += ["\n| task | result | harness | linnet |\n|---|---|---|---|\n", *results]
+    (folder / "README.md").write_text("".join(lines), encoding="utf-8")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--linnet", type=Path, default=Path("build/linnet"))
     p.add_argument("--work", type=Path, required=True)
     p.add_argument("--write", action="store_true")
+    p.add_argument("--page", type=Path)
+    p.add_argument("--label", default="not noted")
     a = p.parse_args()
     shutil.rmtree(a.work, ignore_errors=True)
     a.work.mkdir(parents=True)
@@ -79,6 +114,8 @@ def main():
             elif value != (" " + y[key] if key == "continuation" else y.get(key, value)):
                 print(f"harness {x}\nlinnet  {y}")
                 wrong = True
+    if a.page:
+        page(a.page, a.label, theirs, ours, worst)
     print(f"{len(theirs)} lines, largest difference {worst:.2e}")
     return 1 if wrong or worst > 1e-5 else 0
 

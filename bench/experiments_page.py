@@ -395,8 +395,8 @@ MODELS = {
     "mad": "width 64 (128), 4 heads (8), learning rates 3e-3, 1e-3 (three or four), no grid over the weight decay",
     "mad-compression": "width 64 (128), 4 heads (8), one learning rate (three or four), no grid over the weight decay",
     "regbench": "2 layers of width 64 (up to 12 of up to 1024), learning rates 5e-3, 2e-3",
-    "parity": "MLPs widened, so that all but the narrower Mamba have the same parameters",
-    "arithmetic": "MLPs widened, so that all but the narrower Mamba have the same parameters; one seed",
+    "parity": "MLPs widened, so that all but the narrower Mamba have the same parameters; DeltaNet and sLSTM without convolutions, sLSTM with one head",
+    "arithmetic": "MLPs widened, so that all but the narrower Mamba have the same parameters; DeltaNet and sLSTM without convolutions, sLSTM with one head; one seed",
     "groups": "8 heads (12), MLPs widened where n_h is smaller, so that all have the same parameters; one seed, one rate",
     "mesa-parity": "one rate",
     "chunk-or-token": "one thread of a processor (a GPU)",
@@ -404,7 +404,8 @@ MODELS = {
     "mesa-steps": "4 layers of width 128 on bytes of books, 1.2 million of them (400 million parameters, 15 and 50 thousand million tokens); one seed",
     "throughput": "335 to 685 million parameters (1.3 thousand million)",
     "long-texts": "6 layers of width 256 on bytes of books, 25 million of them (1.3 thousand million parameters); one seed, one rate",
-    "niah": "width 256 on documents with needles (1.3 thousand million parameters, 100 thousand million tokens of text); one seed, one rate",
+    "niah": "width 256 on documents with needles (1.3 thousand million parameters, 100 thousand million tokens of text), keys of 300 and 1,000 words of "
+            "these books (wonderwords), a held-out novel as hay (essays of Paul Graham); one seed, one rate",
 }
 ALLOWED = {"cpu": ("a processor's core", 240), "cuda": ("a GPU", 25)}  # minutes that a page may take, on the one or the other
 
