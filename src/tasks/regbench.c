@@ -19,7 +19,7 @@ static const lnt_option keys[] = {
     LNT_STUDY_ROWS(options, 1000, 32, 100, 0.1),
 };
 static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "5e-4")};
-static const char *const paper[] = {"automata=5000", "test_automata=500", "epochs=200", "warmup=0.1", "floor=0.1", "enough=2",
+static const char *const paper[] = {"automata=5000", "test_automata=500", "epochs=200", "steps=31250", "warmup=0.1", "floor=0.1", "enough=2",
                                     "learning_rate=1e-4,2.5e-4,5e-4,1e-3", NULL};
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=128", "num_heads=2", NULL};
 static const char *const paper_size[] = {"num_hidden_layers=8", "hidden_size=256", NULL};

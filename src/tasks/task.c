@@ -93,18 +93,27 @@ static linnet_status put(lnt_ctx *c, const lnt_task *t, const char *pair, lnt_ar
     return lnt_hint(c, "`linnet task %s --help` lists them.", t->info.name);
 }
 
+static const char *const *paper_for(const lnt_task *t, const void *values) { return t->paper_for ? t->paper_for(values) : t->paper; }
+
+/* Defaults, then a list of the paper's values (NULL: none of them), then those that are set. */
+static linnet_status fill(lnt_ctx *c, const lnt_task *t, const char *const *paper, const char *const *set, int n_set, lnt_arena *arena, void *v)
+{
+    lnt_options_default(&t->options, v);
+    for (int i = 0; i < t->n_texts; i++) *text_at(&t->texts[i], v) = t->texts[i].fallback;
+    for (int i = 0; paper && paper[i]; i++) LNT_TRY(put(c, t, paper[i], arena, v));
+    for (int i = 0; i < n_set; i++) LNT_TRY(put(c, t, set[i], arena, v));
+    return LINNET_OK;
+}
+
 linnet_status lnt_task_values(lnt_ctx *c, const lnt_task *t, const char *protocol, const char *const *set, int n_set, lnt_arena *arena,
                               void **values)
 {
     void *v = lnt_arena_alloc(arena, t->options.size);
     if (!v) return lnt_fail_memory(c, t->options.size);
-    lnt_options_default(&t->options, v);
-    for (int i = 0; i < t->n_texts; i++) *text_at(&t->texts[i], v) = t->texts[i].fallback;
     if (protocol && strcmp(protocol, "short") != 0 && strcmp(protocol, "paper") != 0)
         return lnt_fail_option(c, "protocol", "is \"%.40s\", expected short or paper", protocol);
-    if (protocol && !strcmp(protocol, "paper"))
-        for (int i = 0; t->paper && t->paper[i]; i++) LNT_TRY(put(c, t, t->paper[i], arena, v));
-    for (int i = 0; i < n_set; i++) LNT_TRY(put(c, t, set[i], arena, v));
+    LNT_TRY(fill(c, t, NULL, set, n_set, arena, v));
+    if (protocol && !strcmp(protocol, "paper")) LNT_TRY(fill(c, t, paper_for(t, v), set, n_set, arena, v));
     *values = v;
     return LINNET_OK;
 }
@@ -176,32 +185,37 @@ linnet_status lnt_task_numbers(lnt_ctx *c, const char *key, const char *text, do
 /* Whether an option chooses what is looked at, where the paper looks at all of it (a word that the paper's values do not name), or names what is read
  * (a text without a default: a file, a model; of a task that reads, a key of the file), or adds to what such a task says (a switch that is off): none
  * is a cut. */
-static bool chooses(const lnt_task *t, int i)
+static bool chooses(const lnt_task *t, const char *const *paper, int i)
 {
     const size_t n = strlen(key_at(t, i));
     const bool text = i >= t->options.n, reads = t->info.kind == LINNET_TASK_READS;
     const bool adds = reads && !text && t->options.row[i].kind == LNT_OPTION_SWITCH && t->options.row[i].fallback == 0;
     if (!adds && !(reads && text) && (text ? t->texts[i - t->options.n].fallback != NULL : t->options.row[i].kind != LNT_OPTION_WORD)) return false;
-    for (int p = 0; t->paper[p]; p++)
-        if (!strncmp(t->paper[p], key_at(t, i), n) && t->paper[p][n] == '=') return false;
+    for (int p = 0; paper[p]; p++)
+        if (!strncmp(paper[p], key_at(t, i), n) && paper[p][n] == '=') return false;
     return true;
+}
+
+static void add_cut(lnt_run *r, const char *key, const char *mine, const char *theirs)
+{
+    const size_t at = strlen(r->cuts);
+    snprintf(r->cuts + at, sizeof r->cuts - at, "%s%s %s (%s)", at ? ", " : "", key, *mine ? mine : "none", *theirs ? theirs : "none");
 }
 
 /* Where the run's settings are not the paper's: "steps 1000 (25000), batch 64 (256)". */
 static linnet_status find_cuts(lnt_run *r)
 {
-    void *paper;
+    const lnt_task *t = r->task;
+    const char *const *paper = paper_for(t, r->values);
+    void *values;
     char mine[96], theirs[96];
-    size_t at = 0;
-    r->cuts[0] = 0;
-    if (!r->task->paper) return LINNET_OK;
-    LNT_TRY(lnt_task_values(r->c, r->task, "paper", NULL, 0, r->arena, &paper));
-    for (int i = 0; i < r->task->options.n + r->task->n_texts; i++) {
-        value_text(r->task, i, r->values, mine, sizeof mine);
-        value_text(r->task, i, paper, theirs, sizeof theirs);
-        if (!strcmp(mine, theirs) || at >= sizeof r->cuts || chooses(r->task, i)) continue;
-        at += (size_t)snprintf(r->cuts + at, sizeof r->cuts - at, "%s%s %s (%s)", at ? ", " : "", key_at(r->task, i), *mine ? mine : "none",
-                               *theirs ? theirs : "none");
+    if (!paper) return LINNET_OK;
+    LNT_TRY(lnt_run_memory(r, t->options.size, &values));
+    LNT_TRY(fill(r->c, t, paper, NULL, 0, r->arena, values));
+    for (int i = 0; i < t->options.n + t->n_texts; i++) {
+        value_text(t, i, r->values, mine, sizeof mine);
+        value_text(t, i, values, theirs, sizeof theirs);
+        if (strcmp(mine, theirs) != 0 && !chooses(t, paper, i)) add_cut(r, key_at(t, i), mine, theirs);
     }
     return LINNET_OK;
 }

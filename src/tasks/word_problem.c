@@ -21,7 +21,7 @@ static const lnt_option keys[] = {
     LNT_STUDY_ROWS(options, 2000, 128, 256, 1e-6),
 };
 static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "1e-3")};
-static const char *const paper[] = {"length=128", "test_length=512", "examples=100000", "epochs=100", "batch=2048",
+static const char *const paper[] = {"length=128", "test_length=512", "examples=100000", "epochs=100", "steps=4883", "batch=2048",
                                     "test_examples=1000", "warmup=0", NULL};
 static const char *const size[] = {"num_hidden_layers=1", "hidden_size=128", "num_heads=8", "head_dim=32", NULL};
 static const char *const paper_size[] = {"num_heads=12", NULL};
