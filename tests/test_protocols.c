@@ -147,7 +147,7 @@ static void recalls_paper_goes_by_the_setting(void **state)
     said s = run_task("mqar", "paper", "setting=own length=16 pairs=2 batch=256", "delta_net", "", 0, NULL, true);
     assert_string_equal(s.cuts, "setting own (256x16), length 16 (64), pairs 2 (8)");
     forget(&s);
-    s = run_task("mqar", "short", "setting=mixed batch=8", "delta_net", "", 0, NULL, true);
+    s = run_task("mqar", "short", "setting=mixed vocabulary=1024 batch=8", "delta_net", "", 0, NULL, true);
     has(s.cuts, "steps 1000 (22500), epochs 0 (32), batch 8 (256), examples 0 (180000)");
     lacks(s.cuts, "setting");
     forget(&s);
@@ -165,7 +165,7 @@ static void the_models_cuts_are_named(void **state)
         {"mqar", "attention", "num_heads=4", {"num_heads 4 (2)"}, {"use_short_conv"}},
         {"mad", "mamba", "hidden_size=64", {"hidden_size 64 (128)"}, {"num_heads", "head_dim"}},
         {"parity", "attention", "num_hidden_layers=1", {"num_hidden_layers 1 (2)"}, {"hidden_size", "num_heads"}},
-        {"word-problem", "delta_net", "", {"num_heads 8 (12)"}, {"hidden_size", "num_hidden_layers"}},
+        {"word-problem", "gated_deltaproduct", "", {"num_heads 8 (12)"}, {"hidden_size", "num_hidden_layers"}},
         {"mesa-parity", "mesa_net", "", {"lambda_lower_bound 0.25 (49"}, {"head_dim"}},
         {"copying", "delta_net", "hidden_size=32", {NULL}, {"hidden_size"}}, /* no size of linnet's is that paper's */
     };

@@ -37,7 +37,8 @@ typedef struct {
     int32_t least_files, most_files; /* of linnet_task_options.files; most -1: any number */
     const char *files;             /* what they are, for usage: "TEXT..."; "": there are none */
     const char *const *size;       /* "key=value" of a small configuration for it, NULL at the end; NULL: it trains none */
-    const char *const *paper_size; /* what the paper's model has instead or besides; NULL: nothing, or the paper has several, which `about` names */
+    const char *const *paper_size; /* what the paper's model (of several, which `about` names: the smallest) has instead or besides; NULL: `size` is
+                                    * linnet's own under both protocols */
 } linnet_task_info;
 /* The i-th task; NULL past the end. */
 LINNET_API const linnet_task_info *linnet_task_at(int i);
@@ -85,7 +86,7 @@ typedef struct {
     int64_t tokens;        /* trained on, or read */
     double flops;          /* useful ones, about */
     double seconds;        /* on this machine, by a piece of the work; NaN: not known */
-    const char *cuts;      /* where the settings differ from the paper's: "steps 1000 (25000), batch 64 (256)"; "": nowhere */
+    const char *cuts;      /* where options and the model's keys differ from the paper's: "steps 1000 (25000), hidden_size 64 (128)"; "": nowhere */
 } linnet_task_cost;
 
 typedef struct {

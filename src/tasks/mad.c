@@ -33,6 +33,7 @@ static const lnt_task_text texts[] = {
 };
 static const char *const paper[] = {"settings=all", "epochs=200", "warmup=0", "enough=2", "learning_rate=1e-4,5e-4,1e-3", "decays=0,0.1", NULL};
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=128", "num_heads=8", "head_dim=16", NULL};
+static const char *const paper_size[] = {NULL}; /* the same */
 
 /* ---- settings ---- */
 
@@ -466,7 +467,7 @@ const lnt_task lnt_task_mad = {
              "macro_accuracy is what the benchmark reports: by batches of 128, the mean recall over classes that are targets or guesses. A task's "
              "score is the mean over its settings, the MAD score the mean over tasks.\nCompression is read out by a decoder behind the last token's "
              "vector, readout=last in a configuration.\nThe size is the benchmark's, with the heads that MesaNet's paper has in it.",
-             "Poli et al. 2024, arXiv 2403.17844", "linnet task mad --kind in-context --mixer delta_net", LINNET_TASK_TRAINS, 0, 0, "", size, NULL},
+             "Poli et al. 2024, arXiv 2403.17844", "linnet task mad --kind in-context --mixer delta_net", LINNET_TASK_TRAINS, 0, 0, "", size, paper_size},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 2,

@@ -36,7 +36,7 @@ static const char *const paper[][11] = {
                "test_examples=1000", "warmup=0", "learning_rate=1e-3,3.16e-3,1e-2,3.16e-2", NULL},
 };
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=64", "num_heads=2", NULL};
-static const char *const paper_size[] = {"mlp=none", "norm=layernorm", NULL};
+static const char *const paper_size[] = {"mlp=none", "norm=layernorm", "use_short_conv=false", NULL};
 
 /* ---- examples ---- */
 

@@ -118,20 +118,25 @@ linnet_status lnt_task_values(lnt_ctx *c, const lnt_task *t, const char *protoco
     return LINNET_OK;
 }
 
-/* The i-th option's value as text. */
-static void value_text(const lnt_task *t, int i, const void *values, char *text, size_t size)
+static void option_text(const lnt_option *o, const void *base, char *text, size_t size)
 {
-    if (i >= t->options.n) {
-        const char *x = *text_at(&t->texts[i - t->options.n], values);
-        snprintf(text, size, "%s", x ? x : "");
-        return;
-    }
-    const lnt_option *o = &t->options.row[i];
-    const lnt_given g = lnt_option_get(o, values);
-    if (o->kind == LNT_OPTION_WORD) snprintf(text, size, "%s", g.word);
+    const lnt_given g = lnt_option_get(o, base);
+    if (g.kind == LNT_GIVEN_NULL) snprintf(text, size, "null");
+    else if (o->kind == LNT_OPTION_WORD) snprintf(text, size, "%s", g.word);
     else if (o->kind == LNT_OPTION_SWITCH) snprintf(text, size, g.integer ? "true" : "false");
     else if (o->kind == LNT_OPTION_INT) snprintf(text, size, "%lld", (long long)g.integer);
     else lnt_format(text, size, "%.10g", g.real);
+}
+
+/* The i-th option's value as text. */
+static void value_text(const lnt_task *t, int i, const void *values, char *text, size_t size)
+{
+    if (i < t->options.n) {
+        option_text(&t->options.row[i], values, text, size);
+        return;
+    }
+    const char *x = *text_at(&t->texts[i - t->options.n], values);
+    snprintf(text, size, "%s", x ? x : "");
 }
 
 static const char *key_at(const lnt_task *t, int i) { return i < t->options.n ? t->options.row[i].key : t->texts[i - t->options.n].key; }
@@ -218,6 +223,55 @@ static linnet_status find_cuts(lnt_run *r)
         if (strcmp(mine, theirs) != 0 && !chooses(t, paper, i)) add_cut(r, key_at(t, i), mine, theirs);
     }
     return LINNET_OK;
+}
+
+/* A key of a model's configuration as text, of the first part that has it; "": none has. */
+static void config_text(const lnt_config *k, const char *key, char *text, size_t size)
+{
+    const struct {
+        const char *key;
+        const lnt_part *part;
+    } kinds[] = {{"block", &k->block}, {"norm", &k->norm}, {"mlp", &k->mlp}};
+    const lnt_options *table;
+    const lnt_part *part;
+    void *base;
+    *text = 0;
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(key, kinds[i].key)) snprintf(text, size, "%s", kinds[i].part->kind->about.name);
+    for (int i = 0; !*text && (table = lnt_config_table(k, i, &base, &part)) != NULL; i++) {
+        const lnt_option *o = lnt_option_find(table, key);
+        if (o) option_text(o, base, text, size);
+    }
+}
+
+/* Where the model's keys are not those of the paper's size: "num_hidden_layers 2 (8)". A layer without a key goes without it there, too. */
+static linnet_status find_model_cuts(lnt_run *r)
+{
+    const linnet_task_info *a = &r->task->info;
+    const char *pairs[32], *const *const lists[] = {a->size, a->paper_size};
+    char key[64], mine[96], theirs[96];
+    lnt_config *paper;
+    int n = 0;
+    if (!a->paper_size) return LINNET_OK;
+    for (int l = 0; l < 2; l++)
+        for (int i = 0; lists[l][i] && n < 32; i++) pairs[n++] = lists[l][i];
+    LNT_TRY(lnt_config_copy(r->c, r->o->config, &paper));
+    linnet_status s = LINNET_OK;
+    for (int i = 0; i < n && s != LINNET_ENOMEM; i++) {
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(pairs[i], "="), pairs[i]);
+        s = linnet_config_set(r->c, paper, key, strchr(pairs[i], '=') + 1);
+    }
+    for (int i = 0; i < n && s != LINNET_ENOMEM; i++) {
+        const size_t length = strcspn(pairs[i], "=");
+        bool again = false; /* further on, in the paper's own list */
+        for (int j = i + 1; j < n; j++) again = again || !strncmp(pairs[i], pairs[j], length + 1);
+        snprintf(key, sizeof key, "%.*s", (int)length, pairs[i]);
+        config_text(r->o->config, key, mine, sizeof mine);
+        config_text(paper, key, theirs, sizeof theirs);
+        if (!again && strcmp(mine, theirs) != 0) add_cut(r, key, mine, theirs);
+    }
+    linnet_config_destroy(paper);
+    return s == LINNET_ENOMEM ? s : LINNET_OK;
 }
 
 /* ---- a run --------------------------------------------------------------------------------------------------------------------------- */
@@ -344,6 +398,7 @@ linnet_status linnet_task_run(linnet_context *c, const char *name, const linnet_
     if (o.max_seconds > 0) r.deadline = r.begin + o.max_seconds;
     linnet_status s = lnt_task_values(c, t, o.protocol, o.set, o.n_set, &arena, &r.values);
     if (s == LINNET_OK) s = find_cuts(&r);
+    if (s == LINNET_OK) s = find_model_cuts(&r);
     if (s == LINNET_OK) s = t->run(&r);
     const bool keep = s == LINNET_OK || (s == LINNET_EINTERRUPTED && r.said_cost);
     if (*r.cuts) lnt_report_words(&r.report, "Not as in the paper, whose values stand in brackets: %s.", r.cuts);
