@@ -39,6 +39,7 @@ typedef struct {
     const char *const *size;       /* "key=value" of a small configuration for it, NULL at the end; NULL: it trains none */
     const char *const *paper_size; /* what the paper's model (of several, which `about` names: the smallest) has instead or besides; NULL: `size` is
                                     * linnet's own under both protocols */
+    const char *never;             /* what is as in the paper under neither protocol, in sentences; NULL: nothing that is known of */
 } linnet_task_info;
 /* The i-th task; NULL past the end. */
 LINNET_API const linnet_task_info *linnet_task_at(int i);

@@ -467,7 +467,9 @@ const lnt_task lnt_task_mad = {
              "macro_accuracy is what the benchmark reports: by batches of 128, the mean recall over classes that are targets or guesses. A task's "
              "score is the mean over its settings, the MAD score the mean over tasks.\nCompression is read out by a decoder behind the last token's "
              "vector, readout=last in a configuration.\nThe size is the benchmark's, with the heads that MesaNet's paper has in it.",
-             "Poli et al. 2024, arXiv 2403.17844", "linnet task mad --kind in-context --mixer delta_net", LINNET_TASK_TRAINS, 0, 0, "", size, paper_size},
+             "Poli et al. 2024, arXiv 2403.17844", "linnet task mad --kind in-context --mixer delta_net",
+             LINNET_TASK_TRAINS, 0, 0, "", size, paper_size,
+             "The learning rate falls with every update, to 0, where the benchmark's falls with every epoch, to 1e-6."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 2,

@@ -123,7 +123,8 @@ const lnt_task lnt_task_mod_arith = {
              "brackets. scaled_accuracy is 0 for a guess and 1 for all right.\nThe size is the paper's, but for layers of flash-linear-attention, "
              "which have --width 512 and --learning-rate 1e-2 there.",
              "Grazzi et al. 2024, arXiv 2411.12537", "linnet task mod-arith --mixer delta_net --set allow_neg_eigval=true --brackets true",
-             LINNET_TASK_TRAINS, 0, 0, "", size, paper_size},
+             LINNET_TASK_TRAINS, 0, 0, "", size, paper_size,
+             "Training is in float32 unless --dtype bf16 makes it the suite's bf16."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

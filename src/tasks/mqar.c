@@ -167,6 +167,7 @@ static linnet_status source(lnt_ctx *c, const void *values, lnt_arena *arena, ln
     set_shapes(k, o);
     s->vocabulary = o->vocabulary;
     s->n_sets = k->n_test + 1;
+    s->looks = k->n_test;
     for (int i = 0; i < k->n_learn; i++) {
         LNT_TRY(check(c, o, &k->learn[i]));
         if (k->learn[i].length > s->set[0].longest) s->set[0].longest = k->learn[i].length;
@@ -205,10 +206,12 @@ const lnt_task lnt_task_mqar = {
     .info = {"mqar", "multi-query associative recall: key-value pairs, then each key asks for its value",
              "An example shows keys with their values, then asks for the value of each key, at places drawn by a power law. Accuracy is the mean "
              "over examples of the share of queries answered right.\nThe paper's models have two layers behind LayerNorms, no MLPs, and widths of "
-             "64, 128, 256 and 512 (mixed 64 and 128), of which --protocol paper takes the first: --width has the others. Batch, epochs, examples and "
-             "rates go by --setting there; one called own takes those of 256x16.",
-             "Arora et al. 2023, Zoology, arXiv 2312.04927", "linnet task mqar --mixer delta_net --pairs 8 --length 64", LINNET_TASK_TRAINS, 0, 0, "",
-             size, paper_size},
+             "64, 128, 256 and 512 (mixed 64 and 128), of which --protocol paper takes the first: --width has the others. Batch, epochs, examples "
+             "and rates go by --setting there; one called own takes those of 256x16. Looks of mixed are at all of its tests.",
+             "Arora et al. 2023, Zoology, arXiv 2312.04927", "linnet task mqar --mixer delta_net --pairs 8 --length 64",
+             LINNET_TASK_TRAINS, 0, 0, "", size, paper_size,
+             "The learning rate falls, and a look may end a training, between updates, where Zoology has both behind an epoch. Softmax attention has "
+             "rotary positions, not learnt ones. Mixed has no convolution of three tokens in front of each layer."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

@@ -62,7 +62,8 @@ const lnt_task lnt_task_parity = {
              "of -1 for it: --set allow_neg_eigval=true, where a layer has that key.\nThe size is the paper's, but for layers of "
              "flash-linear-attention, which have --width 512 there; its xLSTM has --weight-decay 0.1.",
              "Grazzi et al. 2024, arXiv 2411.12537", "linnet task parity --mixer delta_net --set allow_neg_eigval=true", LINNET_TASK_TRAINS, 0, 0, "",
-             size, paper_size},
+             size, paper_size,
+             "Training is in float32 unless --dtype bf16 makes it the suite's bf16."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

@@ -259,7 +259,8 @@ const lnt_task lnt_task_regbench = {
              "total_variation the distance to the uniform law over that. Automata of the tests are in no example learnt from."
              "\nThe paper's models have 8 and 12 layers, widths of 256, 512 and 1024 and 2 heads; --protocol paper takes the smallest.",
              "Akyürek et al. 2024, arXiv 2401.12973", "linnet task regbench --mixer gated_deltanet --automata 1000", LINNET_TASK_TRAINS, 0, 0, "",
-             size, paper_size},
+             size, paper_size,
+             "The learning rate rises from 0, the repository's from 1e-6. Models have linnet's blocks and RMSNorms."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

@@ -248,6 +248,19 @@ static int64_t steps_in_time(study *k)
     return fit < 1 ? 1 : fit < (double)k->steps ? (int64_t)fit : k->steps;
 }
 
+/* The accuracy of so far, over a batch of each test that is looked at. */
+static linnet_status look(study *k, double *accuracy)
+{
+    const int n = k->s->looks ? k->s->looks : 1;
+    *accuracy = 0;
+    for (int i = 1; i <= n; i++) {
+        lnt_test t = {0};
+        LNT_TRY(test(k, i, k->test_examples < k->batch ? k->test_examples : k->batch, &t));
+        *accuracy += t.accuracy / n;
+    }
+    return LINNET_OK;
+}
+
 static linnet_status update(study *k, double rate, double *loss)
 {
     linnet_trainer_result result = {.size = sizeof result};
@@ -277,12 +290,12 @@ static linnet_status train(study *k, double rate, int n_rates, lnt_trial *out, c
             v->loss[v->n++] = loss;
         }
         if (k->o->test_every && step % look_every == 0 && step < steps && v->n_looks <= POINTS) {
-            lnt_test t = {0};
-            LNT_TRY(test(k, 1, k->test_examples < k->batch ? k->test_examples : k->batch, &t));
+            double accuracy;
+            LNT_TRY(look(k, &accuracy));
             v->look_step[v->n_looks] = (double)step;
-            v->look[v->n_looks++] = t.accuracy;
-            lnt_format(seen, sizeof seen, "  accuracy %.1f%%", 100 * t.accuracy);
-            if (t.accuracy > k->o->enough) break;
+            v->look[v->n_looks++] = accuracy;
+            lnt_format(seen, sizeof seen, "  accuracy %.1f%%", 100 * accuracy);
+            if (accuracy > k->o->enough) break;
         }
         LNT_TRY(lnt_run_progress(k->r, (k->part + (double)step / (double)steps) / k->parts, "step %lld/%lld  loss %.4f%s",
                                  (long long)step, (long long)steps, loss, seen));
@@ -354,7 +367,7 @@ static void plot_training(lnt_report *p, const curve *v, const lnt_trial *trial,
     }
     lnt_report_plot_add(p, &(lnt_plot){.title = "Training", .x_label = "update", .y_label = "nats a prediction", .n_lines = n, .lines = loss});
     if (looks)
-        lnt_report_plot_add(p, &(lnt_plot){.title = "First test while training", .x_label = "update", .y_label = "accuracy", .y_low = 0, .y_high = 1,
+        lnt_report_plot_add(p, &(lnt_plot){.title = "Looks while training", .x_label = "update", .y_label = "accuracy", .y_low = 0, .y_high = 1,
                                            .n_lines = looks, .lines = look});
     for (int i = 0; i < n; i++) {
         char file[64];

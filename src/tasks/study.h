@@ -26,6 +26,7 @@ typedef struct lnt_source {
         const char *name;     /* "256 tokens"; NULL: "test" */
         int64_t longest;      /* tokens of an example at most */
     } set[LNT_SETS];
+    int looks;                /* tests that are looked at while training, the first so many; 0: one */
     double chance;            /* accuracy of a guess; 0: nothing is said of it */
     /* Example `index` of a set: ids and targets [longest], a target being what the position is to predict, -1: nothing. Returns its length. */
     int64_t (*example)(const struct lnt_source *s, int set, uint64_t index, int32_t *ids, int32_t *targets);

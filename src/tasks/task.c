@@ -207,8 +207,8 @@ static void add_cut(lnt_run *r, const char *key, const char *mine, const char *t
     snprintf(r->cuts + at, sizeof r->cuts - at, "%s%s %s (%s)", at ? ", " : "", key, *mine ? mine : "none", *theirs ? theirs : "none");
 }
 
-/* Where the run's settings are not the paper's: "steps 1000 (25000), batch 64 (256)". */
-static linnet_status find_cuts(lnt_run *r)
+/* Where the options are not the paper's: "steps 1000 (25000), batch 64 (256)". */
+static linnet_status find_option_cuts(lnt_run *r)
 {
     const lnt_task *t = r->task;
     const char *const *paper = paper_for(t, r->values);
@@ -272,6 +272,14 @@ static linnet_status find_model_cuts(lnt_run *r)
     }
     linnet_config_destroy(paper);
     return s == LINNET_ENOMEM ? s : LINNET_OK;
+}
+
+static linnet_status find_cuts(lnt_run *r)
+{
+    LNT_TRY(find_option_cuts(r));
+    LNT_TRY(find_model_cuts(r));
+    if (r->task->info.never) lnt_report_words(&r->report, "Never as in the paper: %s", r->task->info.never);
+    return LINNET_OK;
 }
 
 /* ---- a run --------------------------------------------------------------------------------------------------------------------------- */
@@ -398,7 +406,6 @@ linnet_status linnet_task_run(linnet_context *c, const char *name, const linnet_
     if (o.max_seconds > 0) r.deadline = r.begin + o.max_seconds;
     linnet_status s = lnt_task_values(c, t, o.protocol, o.set, o.n_set, &arena, &r.values);
     if (s == LINNET_OK) s = find_cuts(&r);
-    if (s == LINNET_OK) s = find_model_cuts(&r);
     if (s == LINNET_OK) s = t->run(&r);
     const bool keep = s == LINNET_OK || (s == LINNET_EINTERRUPTED && r.said_cost);
     if (*r.cuts) lnt_report_words(&r.report, "Not as in the paper, whose values stand in brackets: %s.", r.cuts);

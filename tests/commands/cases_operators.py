@@ -263,6 +263,9 @@ def every_task(folder):
         assert len((folder / task / "result.csv").read_text().splitlines()) == 1 + sum(line["row"] == "result" for line in lines)
         words = " ".join(e.text or "" for e in xml.parse(folder / task / "page.svg").getroot().iter())
         assert task in words and "Training" in words and "nan" not in words.split(), words
+        never = re.search("Never as in the paper: (.+?) task --", " ".join(linnet("task", task, "--help").out.split()))
+        assert (f"never as in the paper: {never[1]}" in one.err) if never else "never as in" not in one.err, (task, one.err)
+        assert "hidden_size 16 (" in one.err or task == "copying", one.err
         refused("task", task, "--steps", "0", says=["--steps", '"0"'])
         refused("task", task, "--stepps", "1", says=["--steps"])
         refused("task", task, "--protocol", "long", says=["long", "short"])
@@ -281,7 +284,7 @@ def paper_models(_):
     short = {"mqar": ["--setting", "own", "--length", 16, "--pairs", 2, "--vocabulary", 32, "--random-non-queries", "false"],
              "mesa-parity": ["--length", 8, "--test-length", 8], "regbench": ["--automata", 8, "--test-automata", 4],
              "word-problem": ["--length", 4, "--test-length", 4]}
-    keys = {"mqar": "mlp=none norm=layernorm", "mesa-parity": "lambda_lower_bound=49", "regbench": "num_hidden_layers=8 hidden_size=256",
+    keys = {"mqar": "mlp=none norm=layernorm use_short_conv=false", "mesa-parity": "lambda_lower_bound=49", "regbench": "num_hidden_layers=8 hidden_size=256",
             "word-problem": "num_heads=12"}
     for task in (line["task"] for line in map(json.loads, linnet("task", "--json").out.splitlines()) if line["kind"] == "trains"):
         text = " ".join(linnet("task", task, "--help").out.split())
