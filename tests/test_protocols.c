@@ -192,6 +192,25 @@ static void the_models_cuts_are_named(void **state)
     }
 }
 
+/* What a task does not read, its cuts do not name: of regbench, test_automata alone says how many tests there are. */
+static void no_option_stands_for_nothing(void **state)
+{
+    (void)state;
+    static const char *const unread[] = {"test_examples=16", "examples=16"};
+    for (int i = 0; i < 2; i++) {
+        lnt_arena arena = {0};
+        void *values;
+        assert_int_equal(lnt_task_values(ctx, lnt_task_find("regbench"), NULL, &unread[i], 1, &arena, &values), LINNET_EINVAL);
+        has(linnet_error_message(ctx), "no option");
+        lnt_arena_free(&arena);
+    }
+    said s = run_task("regbench", "short", "automata=8 test_automata=6 steps=1 batch=2", "delta_net", "hidden_size=16", 0, NULL, false);
+    has(s.cuts, "test_automata 6 (500)");
+    lacks(s.cuts, "examples");
+    for (int i = 0; i < 2; i++) has(s.row[i], "\"examples\": 3,"); /* validation and test */
+    forget(&s);
+}
+
 /* ---- limits of time ------------------------------------------------------------------------------------------------------------- */
 
 /* Run it with a page; the page's text, free(). */
@@ -290,6 +309,7 @@ static int open_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(recalls_paper_goes_by_the_setting), cmocka_unit_test(the_models_cuts_are_named),
-                                       cmocka_unit_test(fewer_updates_are_said), cmocka_unit_test(no_training_begins_late)};
+                                       cmocka_unit_test(no_option_stands_for_nothing), cmocka_unit_test(fewer_updates_are_said),
+                                       cmocka_unit_test(no_training_begins_late)};
     return cmocka_run_group_tests(tests, open_all, close_folder);
 }

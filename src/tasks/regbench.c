@@ -16,7 +16,8 @@ typedef struct {
 static const lnt_option keys[] = {
     LNT_INT(options, automata, 1, 1 << 20, 1000, "automata to learn from, one example each"),
     LNT_INT(options, test_automata, 2, 1 << 20, 200, "further automata: half of them for validation, half for the test"),
-    LNT_STUDY_ROWS(options, 1000, 32, 100, 0.1),
+    LNT_STUDY_UPDATE_ROWS(options, 1000, 32),
+    LNT_STUDY_TRAINING_ROWS(options, 0.1),
 };
 static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "5e-4")};
 static const char *const paper[] = {"automata=5000", "test_automata=500", "epochs=200", "steps=31250", "warmup=0.1", "floor=0.1", "enough=2",

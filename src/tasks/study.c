@@ -439,7 +439,6 @@ static linnet_status open_study(study *k)
     const lnt_study *o = k->o;
     int64_t longest = 0, most = 0, tokens;
     void *p;
-    if (o->batch < 1) return lnt_fail_option(r->c, "batch", "is %lld, expected at least 1", (long long)o->batch);
     k->batch = o->batch;
     if (o->epochs && !o->examples)
         return lnt_fail_option(r->c, "epochs", "is %lld, but the number of examples is not set", (long long)o->epochs);
