@@ -93,7 +93,8 @@ typedef struct {
 } lnt_trial;
 
 /* Train and test under every learning rate. `setting` names it in results (NULL: the task has one), `part` of `parts` equal pieces of the run's work
- * is this one. Rows and plots go to the report; *best is the best trial's, its arrays the run's. */
+ * is this one. Behind the deadline no training begins but the run's first. Rows and plots go to the report; *best is the best trial's, its arrays the
+ * run's, and 0 where none was begun. */
 linnet_status lnt_study_run(lnt_run *r, const lnt_study *study, lnt_source *source, const char *setting, int part, int parts, lnt_trial *best);
 /* The whole of a task that has one source. */
 linnet_status lnt_study_task(lnt_run *r, const lnt_study *study);

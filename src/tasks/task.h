@@ -27,6 +27,13 @@ typedef struct {
     {.key = #field, .offset = offsetof(type, field), .value = called, .fallback = value_, .help = text}
 #define LNT_TASK_TEXTS(rows) rows, (int)(sizeof(rows) / sizeof *(rows))
 
+/* What trainings left out for the deadline's sake. */
+typedef struct {
+    int64_t trainings, begun;                 /* of the whole run; those that the deadline let begin */
+    int64_t cut, updates, updates_wanted;     /* trainings that ended before their last update, their updates, and all that they wanted */
+    int64_t examples, examples_wanted;        /* of a test, the fewest; 0: every test has had its own */
+} lnt_left_out;
+
 typedef struct lnt_run {
     lnt_ctx *c;
     const struct lnt_task *task;
@@ -36,7 +43,8 @@ typedef struct lnt_run {
     lnt_arena *arena;
     double begin, deadline; /* 0: no limit */
     double token_seconds;   /* of a token that the model reads, behind lnt_run_cost; 0 or NAN: not known */
-    bool said_cost, made_folder, late; /* late: something was left out for the deadline's sake */
+    bool said_cost, made_folder, late; /* late: a reading left something out for the deadline's sake */
+    lnt_left_out left_out;
     char cuts[900];         /* fits a line of the page's words */
     lnt_report report;
 } lnt_run;
