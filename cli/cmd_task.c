@@ -172,7 +172,8 @@ static int run_named(const linnet_task_info *t, int argc, char **argv)
         { "out", ARG_TEXT, &o.out, "DIR", "folder for results.jsonl, CSV files and a page of plots", .fallback = trains ? "none" : "" },
         { "protocol", ARG_TEXT, &o.protocol, "short|paper", "settings smaller than the paper's, or the paper's", .fallback = "short" },
         { "budget", ARG_REAL, &minutes, "MINUTES",
-          trains ? "as many updates as there is time for" : "read as much as there is time for; rows say how much", 1e-3, 1e6, "no limit" },
+          trains ? "as many updates as there is time for; no training begins later"
+                 : "read as much as there is time for; rows say how much", 1e-3, 1e6, "no limit" },
         { "json", ARG_SWITCH, &v.json, .help = "print results as JSON lines" },
         MACHINE_FLAGS(&m),
         KEPT_FLAG(&m),

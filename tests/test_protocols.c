@@ -160,6 +160,20 @@ static void recalls_paper_goes_by_the_setting(void **state)
     forget(&s);
 }
 
+/* Where the paper names a number of updates or epochs and no accuracy at which it ends, there is none. */
+static void papers_trainings_are_whole(void **state)
+{
+    (void)state;
+    static const char *const tasks[] = {"mad", "regbench", "parity", "mod-arith", "mesa-parity"};
+    for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++) {
+        lnt_arena arena = {0};
+        void *values;
+        assert_int_equal(lnt_task_values(ctx, lnt_task_find(tasks[i]), "paper", NULL, 0, &arena, &values), LINNET_OK);
+        check_value(lnt_task_find(tasks[i]), values, "enough", 2);
+        lnt_arena_free(&arena);
+    }
+}
+
 /* By the keys that the paper's size has and the layer knows. */
 static void the_models_cuts_are_named(void **state)
 {
@@ -314,8 +328,8 @@ static int open_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(recalls_paper_goes_by_the_setting), cmocka_unit_test(the_models_cuts_are_named),
-                                       cmocka_unit_test(no_option_stands_for_nothing), cmocka_unit_test(fewer_updates_are_said),
-                                       cmocka_unit_test(no_training_begins_late)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(recalls_paper_goes_by_the_setting), cmocka_unit_test(papers_trainings_are_whole),
+                                       cmocka_unit_test(the_models_cuts_are_named), cmocka_unit_test(no_option_stands_for_nothing),
+                                       cmocka_unit_test(fewer_updates_are_said), cmocka_unit_test(no_training_begins_late)};
     return cmocka_run_group_tests(tests, open_all, close_folder);
 }

@@ -68,7 +68,7 @@ typedef struct {
     const char *protocol;            /* "short" (NULL too) or "paper" */
     const char *const *set;          /* "key=value", n_set of them; the last of a key counts */
     int32_t n_set;
-    double max_seconds;              /* trainings get as many steps as fit, readings end early; 0: no limit */
+    double max_seconds;              /* trainings get as many steps as fit, and but the first none begins later; readings end early; 0: no limit */
     const char *out;                 /* folder for results, made when it is not there; NULL: they go to the callback alone */
     const linnet_config *config;     /* of tasks that train; its vocabulary is replaced by the task's */
     int32_t dtype;                   /* linnet_dtype of these: F32 or BF16 */

@@ -12,7 +12,7 @@ static const lnt_option keys[] = {
     LNT_STUDY_ROWS(options, 2000, 64, 256, 0.03),
 };
 static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "1e-3")};
-static const char *const paper[] = {"steps=10000", "batch=256", NULL};
+static const char *const paper[] = {"steps=10000", "batch=256", "enough=2", NULL};
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=128", "num_heads=4", "head_dim=128", NULL};
 static const char *const paper_size[] = {"lambda_lower_bound=49", NULL};
 

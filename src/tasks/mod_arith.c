@@ -19,7 +19,7 @@ static const lnt_option keys[] = {
     LNT_STUDY_ROWS(options, 4000, 256, 1024, 0.1),
 };
 static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "1e-3")};
-static const char *const paper[] = {"steps=100000", "test_examples=8192", "warmup=0.1", "floor=1e-3", NULL};
+static const char *const paper[] = {"steps=100000", "test_examples=8192", "warmup=0.1", "floor=1e-3", "enough=2", NULL};
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=128", "num_heads=4", NULL};
 static const char *const paper_size[] = {NULL}; /* the same */
 

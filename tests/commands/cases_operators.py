@@ -272,9 +272,9 @@ def every_task(folder):
         refused("task", task, "--learning-rate", "1e-3,fast", says=["--learning-rate", "fast"])
     refused("task", "regbench", "--test-examples", 16, says=["--test-examples"])  # --test-automata says how many
     line = json.loads(linnet("task", "parity", *small, "--test-examples", "8", "--steps", "100000", "--budget", "0.02").out)
-    assert 1 <= line["steps"] < 100000, "a budget gives the steps that there is time for"
+    assert 1 <= line["steps"] < 100000 == line["steps_wanted"], "a budget gives the steps that there is time for"
     line = json.loads(linnet("task", "parity", *small, "--test-examples", "16777216", "--budget", "0.02").out)
-    assert 1 <= line["examples"] < 16777216, "and the tests what there is time for"
+    assert 1 <= line["examples"] < 16777216 == line["examples_wanted"], "and the tests what there is time for"
     both = [json.loads(line) for line in linnet("task", "parity", *small, "--test-examples", "8", "--learning-rate", "1e-3,1e-2").out.splitlines()]
     assert [line["learning_rate"] for line in both] == [1e-3, 1e-2] and sum(line["best"] for line in both) == 1
 
