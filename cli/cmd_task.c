@@ -10,6 +10,7 @@
 
 typedef struct {
     progress bar;
+    const char *never; /* as in the paper; NULL: nothing */
     int json;
 } view;
 
@@ -23,6 +24,7 @@ static void on_cost(void *user, const linnet_task_cost *cost)
     progress_print(&v->bar, "estimated cost: %s%s tokens, %sFLOP%s%s", work, say_count(tokens, (double)cost->tokens), say_rate(flops, cost->flops),
                    isfinite(cost->seconds) ? ", " : "", isfinite(cost->seconds) ? say_duration(time, cost->seconds) : "");
     if (*cost->cuts) progress_print(&v->bar, "not as in the paper (its values in brackets): %s", cost->cuts);
+    if (v->never) progress_print(&v->bar, "never as in the paper: %s", v->never);
 }
 
 static int on_progress(void *user, const linnet_task_progress *p)
@@ -119,6 +121,7 @@ static int run_task(const linnet_task_info *t, const machine_args *m, const mode
         o->dtype = m->dtype;
         o->model = model;
         o->tokenizer = tokenizer;
+        v->never = t->never;
         progress_open(&v->bar, stderr);
         stop_watch();
         s = linnet_task_run(c, t->name, o, &k);
@@ -160,7 +163,7 @@ static int run_named(const linnet_task_info *t, int argc, char **argv)
     const char *tokenizer_path = NULL;
     double minutes = 0;
     const bool trains = t->kind == LINNET_TASK_TRAINS;
-    char size[256] = "", usage[256], name[64];
+    char size[256] = "", usage[256], name[64], about[2048];
     for (int i = 0; trains && t->size[i]; i++) add_word(size, sizeof size, i ? " " : "", t->size[i]);
     for (int i = 0; t->paper_size && t->paper_size[i]; i++) add_word(size, sizeof size, i ? " " : "; paper ", t->paper_size[i]);
     const arg model[] = { MODEL_FLAGS(&shape, size) };
@@ -169,7 +172,8 @@ static int run_named(const linnet_task_info *t, int argc, char **argv)
         { "out", ARG_TEXT, &o.out, "DIR", "folder for results.jsonl, CSV files and a page of plots", .fallback = trains ? "none" : "" },
         { "protocol", ARG_TEXT, &o.protocol, "short|paper", "settings smaller than the paper's, or the paper's", .fallback = "short" },
         { "budget", ARG_REAL, &minutes, "MINUTES",
-          trains ? "as many updates as there is time for" : "read as much as there is time for; rows say how much", 1e-3, 1e6, "no limit" },
+          trains ? "as many updates as there is time for; no training begins later"
+                 : "read as much as there is time for; rows say how much", 1e-3, 1e6, "no limit" },
         { "json", ARG_SWITCH, &v.json, .help = "print results as JSON lines" },
         MACHINE_FLAGS(&m),
         KEPT_FLAG(&m),
@@ -184,7 +188,8 @@ static int run_named(const linnet_task_info *t, int argc, char **argv)
     memcpy(table + n, common, sizeof common);
     snprintf(usage, sizeof usage, "%s %s%s%s[options]", t->name, trains ? "" : "MODEL ", t->files, *t->files ? " " : "");
     snprintf(name, sizeof name, "task %s", t->name);
-    const command self = { .name = name, .summary = t->summary, .usage = usage + strlen(t->name) + 1, .about = t->about, .example = t->example };
+    snprintf(about, sizeof about, "%s%s%s", t->about, t->never ? "\nNever as in the paper: " : "", t->never ? t->never : "");
+    const command self = { .name = name, .summary = t->summary, .usage = usage + strlen(t->name) + 1, .about = about, .example = t->example };
     int code = args_parse(&self, table, argc, argv, &words, t->least_files + !trains, t->most_files < 0 ? -1 : t->most_files + !trains);
     if (code >= 0) return code;
     shape.defaults = size_under(t, o.protocol);

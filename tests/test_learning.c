@@ -296,7 +296,7 @@ static void others_fail_at_recall_and_groups(void **state)
                                          "learning_rate=1e-2", "test_examples=128", "test_every=0", NULL};
     static const char *const sum[] = {"least=5", "most=5", "test_least=5", "test_most=5", "steps=500", "batch=32", "learning_rate=1e-2",
                                       "test_examples=128", "test_every=0", NULL};
-    static const char *const automata[] = {"automata=2000", "test_automata=32", "test_examples=16", "steps=800", "batch=4", "learning_rate=1e-2",
+    static const char *const automata[] = {"automata=2000", "test_automata=32", "steps=800", "batch=4", "learning_rate=1e-2",
                                            "test_every=0", NULL};
     static const contest all[] = {
         {"word-problem", {"gated_deltaproduct", "gated_deltaproduct"}, {"num_householder=2", "num_householder=1 intermediate_size=352"}, s3, 0.9, 0.7,

@@ -20,6 +20,7 @@ static void every_task_describes_itself(void **state)
         assert_true(*a->summary && *a->about && *a->paper && !strncmp(a->example, "linnet task ", 12) && strstr(a->example, a->name));
         for (const char *end = a->about; (end = strchr(end, '\n')) != NULL; end++) assert_int_equal(end[-1], '.'); /* paragraphs are sentences */
         assert_true((a->kind == LINNET_TASK_TRAINS) == (a->size != NULL) && (a->kind == LINNET_TASK_TRAINS) == (t->source != NULL));
+        assert_true(!a->never || a->never[strlen(a->never) - 1] == '.');
         assert_true(*a->files ? a->most_files != 0 : a->most_files == 0);
         for (int p = 0; p < 2; p++) assert_int_equal(lnt_task_values(c, t, p ? "paper" : "short", NULL, 0, &arena, &values), LINNET_OK);
         linnet_task_option o = {.size = sizeof o}, other = {.size = sizeof other};

@@ -37,7 +37,9 @@ typedef struct {
     int32_t least_files, most_files; /* of linnet_task_options.files; most -1: any number */
     const char *files;             /* what they are, for usage: "TEXT..."; "": there are none */
     const char *const *size;       /* "key=value" of a small configuration for it, NULL at the end; NULL: it trains none */
-    const char *const *paper_size; /* what the paper's model has instead or besides; NULL: nothing, or the paper has several, which `about` names */
+    const char *const *paper_size; /* what the paper's model (of several, which `about` names: the smallest) has instead or besides; NULL: `size` is
+                                    * linnet's own under both protocols */
+    const char *never;             /* what is as in the paper under neither protocol, in sentences; NULL: nothing that is known of */
 } linnet_task_info;
 /* The i-th task; NULL past the end. */
 LINNET_API const linnet_task_info *linnet_task_at(int i);
@@ -66,7 +68,7 @@ typedef struct {
     const char *protocol;            /* "short" (NULL too) or "paper" */
     const char *const *set;          /* "key=value", n_set of them; the last of a key counts */
     int32_t n_set;
-    double max_seconds;              /* trainings get as many steps as fit, readings end early; 0: no limit */
+    double max_seconds;              /* trainings get as many steps as fit, and but the first none begins later; readings end early; 0: no limit */
     const char *out;                 /* folder for results, made when it is not there; NULL: they go to the callback alone */
     const linnet_config *config;     /* of tasks that train; its vocabulary is replaced by the task's */
     int32_t dtype;                   /* linnet_dtype of these: F32 or BF16 */
@@ -85,7 +87,7 @@ typedef struct {
     int64_t tokens;        /* trained on, or read */
     double flops;          /* useful ones, about */
     double seconds;        /* on this machine, by a piece of the work; NaN: not known */
-    const char *cuts;      /* where the settings differ from the paper's: "steps 1000 (25000), batch 64 (256)"; "": nowhere */
+    const char *cuts;      /* where options and the model's keys differ from the paper's: "steps 1000 (25000), hidden_size 64 (128)"; "": nowhere */
 } linnet_task_cost;
 
 typedef struct {

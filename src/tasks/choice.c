@@ -139,7 +139,7 @@ const lnt_task lnt_task_choice = {
              "FILE is the benchmark's own, JSON lines; LABELS has its answers where they stand beside it. acc takes the choice with the largest "
              "likelihood behind the prompt, acc_norm per character of the choice, acc_per_token per token.",
              "Gao et al., lm-evaluation-harness; von Oswald et al. 2025, arXiv 2506.05233",
-             "linnet task choice model/ valid.jsonl valid-labels.lst --format piqa", LINNET_TASK_READS, 1, 2, "FILE [LABELS]", NULL, NULL},
+             "linnet task choice model/ valid.jsonl valid-labels.lst --format piqa", LINNET_TASK_READS, 1, 2, "FILE [LABELS]", NULL, NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .paper = paper,
     .run = run,

@@ -96,7 +96,7 @@ const lnt_task lnt_task_cloze = {
     .info = {"cloze", "recall from a text: FDA, SWDE, SQuAD and their like",
              "FILE has JSON lines {\"text\": ..., \"value\": ...}: the model goes on behind the text, greedily, and contains is the share of texts "
              "whose value occurs there (A to Z as a to z).",
-             "Arora et al. 2024, arXiv 2402.18668", "linnet task cloze model/ fda.jsonl", LINNET_TASK_READS, 1, 1, "FILE", NULL, NULL},
+             "Arora et al. 2024, arXiv 2402.18668", "linnet task cloze model/ fda.jsonl", LINNET_TASK_READS, 1, 1, "FILE", NULL, NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .paper = paper,
     .run = run,

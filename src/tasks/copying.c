@@ -50,9 +50,9 @@ static linnet_status run(lnt_run *r) { return lnt_study_task(r, &((const options
 
 const lnt_task lnt_task_copying = {
     .info = {"copying", "a string, a separator, and the string again",
-             "Every letter of the copy is predicted from those before it. exact is the share of strings copied without a mistake.\nThe size "
-             "is linnet's under both protocols: the paper's models are far larger.",
-             "Jelassi et al. 2024, arXiv 2402.01032", "linnet task copying --mixer attention --length 20", LINNET_TASK_TRAINS, 0, 0, "", size, NULL},
+             "Every letter of the copy is predicted from those before it. exact is the share of strings copied without a mistake.",
+             "Jelassi et al. 2024, arXiv 2402.01032", "linnet task copying --mixer attention --length 20", LINNET_TASK_TRAINS, 0, 0, "", size, NULL,
+             "The paper's models are far larger."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

@@ -188,7 +188,7 @@ const lnt_task lnt_task_few_shot = {
              "before the question as they are; acc is the share of answers whose every token is the model's own choice, the mean over the draws, "
              "with their deviation.",
              "Brown et al. 2020, arXiv 2005.14165; von Oswald et al. 2025, arXiv 2506.05233",
-             "linnet task few-shot model/ cycle_letters_in_word.jsonl", LINNET_TASK_READS, 1, -1, "FILE...", NULL, NULL},
+             "linnet task few-shot model/ cycle_letters_in_word.jsonl", LINNET_TASK_READS, 1, -1, "FILE...", NULL, NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

@@ -115,7 +115,8 @@ const lnt_task lnt_task_lambada = {
     .info = {"lambada", "the last word of a passage",
              "FILE has a passage a line, {\"text\": ...}. acc: all tokens of the last word are the model's own choice; perplexity: of the whole "
              "word.",
-             "Paperno et al. 2016, arXiv 1606.06031", "linnet task lambada model/ lambada_test.jsonl", LINNET_TASK_READS, 1, 1, "FILE", NULL, NULL},
+             "Paperno et al. 2016, arXiv 1606.06031", "linnet task lambada model/ lambada_test.jsonl",
+             LINNET_TASK_READS, 1, 1, "FILE", NULL, NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .paper = paper,
     .run = run,

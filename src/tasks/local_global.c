@@ -149,7 +149,7 @@ const lnt_task lnt_task_local_global = {
              "when the score rises with the window and no window up to 64 beats the full model, else local.",
              "von Oswald et al. 2025, arXiv 2506.05233",
              "linnet task local-global full/ easy.jsonl --formats arc_easy --windows 4=swa4,16=swa16,64=swa64",
-             LINNET_TASK_READS, 1, MOST_FILES, "FILE...", NULL, NULL},
+             LINNET_TASK_READS, 1, MOST_FILES, "FILE...", NULL, NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 3,

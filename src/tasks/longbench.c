@@ -232,11 +232,10 @@ static linnet_status run(lnt_run *r)
 const lnt_task lnt_task_longbench = {
     .info = {"longbench", "LongBench: answers to long prompts in fourteen data sets",
              "FILE is the benchmark's own, JSON lines with dataset, context, input, answers and all_classes. score is the mean over examples of the "
-             "best over answers, times 100: F1 of words, ROUGE-L, the share of the right class, edit similarity.\n"
-             "Not as there: ROUGE-L is rouge-score's, edit similarity is by insertions and deletions, and without --prompts the prompts are "
-             "linnet's own.",
+             "best over answers, times 100: F1 of words, ROUGE-L, the share of the right class, edit similarity.",
              "Bai et al. 2023, LongBench, arXiv 2308.14508",
-             "linnet task longbench model/ qasper.jsonl trec.jsonl --prompts dataset2prompt.json", LINNET_TASK_READS, 1, -1, "FILE...", NULL, NULL},
+             "linnet task longbench model/ qasper.jsonl trec.jsonl --prompts dataset2prompt.json", LINNET_TASK_READS, 1, -1, "FILE...", NULL, NULL,
+             "ROUGE-L is rouge-score's, edit similarity is by insertions and deletions, and without --prompts the prompts are linnet's own."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

@@ -33,6 +33,7 @@ static const lnt_task_text texts[] = {
 };
 static const char *const paper[] = {"settings=all", "epochs=200", "warmup=0", "enough=2", "learning_rate=1e-4,5e-4,1e-3", "decays=0,0.1", NULL};
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=128", "num_heads=8", "head_dim=16", NULL};
+static const char *const paper_size[] = {NULL}; /* the same */
 
 /* ---- settings ---- */
 
@@ -400,12 +401,14 @@ static linnet_status check_given(const lnt_run *r)
     return lnt_run_unread(r, "weight_decay", "decays has it");
 }
 
-/* The best macro accuracy under any weight decay; `at` counts the pieces of the run that are done. */
-static linnet_status run_setting(lnt_run *r, const setting *q, const double *decay, int n_decays, int *at, int parts, double *macro, double *micro)
+/* The best macro accuracy under any weight decay; `at` counts the pieces of the run that are done. *begun: some training was. */
+static linnet_status run_setting(lnt_run *r, const setting *q, const double *decay, int n_decays, int *at, int parts, double *macro, double *micro,
+                                 bool *begun)
 {
     const options *o = r->values;
     char name[96], word[24];
     *macro = *micro = 0;
+    *begun = false;
     for (int i = 0; i < n_decays; i++) {
         lnt_source s = {.name = r->task->info.name, .seed = (uint64_t)o->study.data_seed};
         lnt_study study = o->study;
@@ -417,19 +420,24 @@ static linnet_status run_setting(lnt_run *r, const setting *q, const double *dec
         if (n_decays > 1) lnt_format(name + strlen(name), sizeof name - strlen(name), ", decay %g", decay[i]);
         LNT_TRY(lnt_study_run(r, &study, &s, name, (*at)++, parts, &best));
         const lnt_test *t = &best.test[1];
+        if (!t->examples) continue;
+        *begun = true;
         if (t->extra[0] > *macro) *macro = t->extra[0];
         if ((double)t->right / (double)t->asked > *micro) *micro = (double)t->right / (double)t->asked;
     }
     return LINNET_OK;
 }
 
-static void put_score(lnt_report *p, const char *name, int settings, double macro, double micro)
+/* The means over `settings`, of those wanted. */
+static void put_score(lnt_run *r, const char *name, int settings, int wanted, double macro, double micro)
 {
+    lnt_report *p = &r->report;
     lnt_row_begin(p, "score");
     lnt_row_text(p, "mad", name);
     lnt_row_int(p, "settings", settings);
-    lnt_row_real(p, "macro_accuracy", macro);
-    lnt_row_real(p, "micro_accuracy", micro);
+    if (r->deadline) lnt_row_int(p, "settings_wanted", wanted);
+    lnt_row_real(p, "macro_accuracy", macro / settings);
+    lnt_row_real(p, "micro_accuracy", micro / settings);
     lnt_row_end(p);
 }
 
@@ -438,7 +446,7 @@ static linnet_status run(lnt_run *r)
     const options *o = r->values;
     setting q[KINDS][MOST_SETTINGS];
     double decay[LNT_RATES], macro_sum = 0, micro_sum = 0;
-    int n[KINDS] = {0}, n_decays, parts = 0, at = 0, kinds = 0;
+    int n[KINDS] = {0}, n_decays, parts = 0, at = 0, whole = 0; /* kinds with all of their settings */
     char word[24];
     LNT_TRY(check_given(r));
     LNT_TRY(lnt_task_numbers(r->c, "decays", o->decays ? o->decays : "", 0, 1e3, LNT_RATES, decay, &n_decays));
@@ -446,18 +454,21 @@ static linnet_status run(lnt_run *r)
         if (o->kind == i || o->kind == KINDS) parts += n_decays * (n[i] = settings_of(o, i, q[i]));
     for (int i = 0; i < KINDS; i++) {
         double macro = 0, micro = 0, a, b;
-        if (!n[i]) continue;
+        int settings = 0;
         for (int j = 0; j < n[i]; j++) {
-            LNT_TRY(run_setting(r, &q[i][j], decay, n_decays, &at, parts, &a, &b));
-            macro += a / n[i];
-            micro += b / n[i];
+            bool begun;
+            LNT_TRY(run_setting(r, &q[i][j], decay, n_decays, &at, parts, &a, &b, &begun));
+            macro += a;
+            micro += b;
+            settings += begun;
         }
-        put_score(&r->report, lnt_word_at(kind_names, i, word, sizeof word), n[i], macro, micro);
-        macro_sum += macro;
-        micro_sum += micro;
-        kinds++;
+        if (!settings) continue;
+        put_score(r, lnt_word_at(kind_names, i, word, sizeof word), settings, n[i], macro, micro);
+        macro_sum += macro / settings;
+        micro_sum += micro / settings;
+        whole += settings == n[i];
     }
-    if (kinds == KINDS) put_score(&r->report, "score", KINDS, macro_sum / KINDS, micro_sum / KINDS);
+    if (whole == KINDS) put_score(r, "score", KINDS, KINDS, macro_sum, micro_sum);
     return r->report.s;
 }
 
@@ -466,7 +477,9 @@ const lnt_task lnt_task_mad = {
              "macro_accuracy is what the benchmark reports: by batches of 128, the mean recall over classes that are targets or guesses. A task's "
              "score is the mean over its settings, the MAD score the mean over tasks.\nCompression is read out by a decoder behind the last token's "
              "vector, readout=last in a configuration.\nThe size is the benchmark's, with the heads that MesaNet's paper has in it.",
-             "Poli et al. 2024, arXiv 2403.17844", "linnet task mad --kind in-context --mixer delta_net", LINNET_TASK_TRAINS, 0, 0, "", size, NULL},
+             "Poli et al. 2024, arXiv 2403.17844", "linnet task mad --kind in-context --mixer delta_net",
+             LINNET_TASK_TRAINS, 0, 0, "", size, paper_size,
+             "The learning rate falls with every update, to 0, where the benchmark's falls with every epoch, to 1e-6."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 2,

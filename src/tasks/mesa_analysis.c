@@ -133,7 +133,7 @@ const lnt_task lnt_task_mesa_analysis = {
              "between its output and that without steps; and the loss over position when all solves get a fixed number of steps or stop at a "
              "tolerance. The model's files are not changed. The page is mesa.svg.",
              "von Oswald et al. 2025, MesaNet, arXiv 2506.05233",
-             "linnet task mesa-analysis model/ held-out.txt --out inside --length 1024", LINNET_TASK_READS, 1, -1, "TEXT...", NULL, NULL},
+             "linnet task mesa-analysis model/ held-out.txt --out inside --length 1024", LINNET_TASK_READS, 1, -1, "TEXT...", NULL, NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 4,

@@ -12,7 +12,7 @@ static const lnt_option keys[] = {
     LNT_STUDY_ROWS(options, 2000, 64, 256, 0.03),
 };
 static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "1e-3")};
-static const char *const paper[] = {"steps=10000", "batch=256", NULL};
+static const char *const paper[] = {"steps=10000", "batch=256", "enough=2", NULL};
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=128", "num_heads=4", "head_dim=128", NULL};
 static const char *const paper_size[] = {"lambda_lower_bound=49", NULL};
 
@@ -49,7 +49,7 @@ const lnt_task lnt_task_mesa_parity = {
              "The page shows the accuracy over the position, within and beyond the length learnt from. exact is the share of strings with every "
              "answer right.\nThe paper has MesaNet alone, its Lambda from 49, with gamma from 0 and from -1: --set allow_neg_gamma=true.",
              "von Oswald et al. 2025, MesaNet, arXiv 2506.05233", "linnet task mesa-parity --mixer delta_net --set allow_neg_eigval=true",
-             LINNET_TASK_TRAINS, 0, 0, "", size, paper_size},
+             LINNET_TASK_TRAINS, 0, 0, "", size, paper_size, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

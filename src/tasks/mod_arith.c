@@ -19,8 +19,9 @@ static const lnt_option keys[] = {
     LNT_STUDY_ROWS(options, 4000, 256, 1024, 0.1),
 };
 static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "1e-3")};
-static const char *const paper[] = {"steps=100000", "test_examples=8192", "warmup=0.1", "floor=1e-3", NULL};
+static const char *const paper[] = {"steps=100000", "test_examples=8192", "warmup=0.1", "floor=1e-3", "enough=2", NULL};
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=128", "num_heads=4", NULL};
+static const char *const paper_size[] = {NULL}; /* the same */
 
 static int32_t modulo(int64_t x) { return (int32_t)(((x % MODULUS) + MODULUS) % MODULUS); }
 
@@ -122,7 +123,8 @@ const lnt_task lnt_task_mod_arith = {
              "brackets. scaled_accuracy is 0 for a guess and 1 for all right.\nThe size is the paper's, but for layers of flash-linear-attention, "
              "which have --width 512 and --learning-rate 1e-2 there.",
              "Grazzi et al. 2024, arXiv 2411.12537", "linnet task mod-arith --mixer delta_net --set allow_neg_eigval=true --brackets true",
-             LINNET_TASK_TRAINS, 0, 0, "", size, NULL},
+             LINNET_TASK_TRAINS, 0, 0, "", size, paper_size,
+             "Training is in float32 unless --dtype bf16 makes it the suite's bf16."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

@@ -170,9 +170,10 @@ static linnet_status run(lnt_run *r)
 const lnt_task lnt_task_niah = {
     .info = {"niah", "a needle in a haystack: S-NIAH-1, -2 and -3 over lengths and depths",
              "A sentence with a number or a uuid stands in noise or in essays; found is the share of samples whose value occurs in what the model "
-             "answers, greedily.\nNot as there: sentences of essays are found by a simpler rule.",
+             "answers, greedily.",
              "Hsieh et al. 2024, RULER, arXiv 2404.06654", "linnet task niah model/ --kind 2 --words wonderwords --essays essays",
-             LINNET_TASK_READS, 0, 0, "", NULL, NULL},
+             LINNET_TASK_READS, 0, 0, "", NULL, NULL,
+             "Sentences of essays are found by a simple rule, where the benchmark has a trained one."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 3,

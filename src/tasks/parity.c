@@ -15,8 +15,9 @@ static const lnt_option keys[] = {
     LNT_STUDY_ROWS(options, 4000, 256, 1024, 0),
 };
 static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "1e-3")};
-static const char *const paper[] = {"steps=20000", "test_examples=8192", "warmup=0.1", "floor=1e-3", NULL};
+static const char *const paper[] = {"steps=20000", "test_examples=8192", "warmup=0.1", "floor=1e-3", "enough=2", NULL};
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=128", "num_heads=4", NULL};
+static const char *const paper_size[] = {NULL}; /* the same */
 
 /* n tokens, the last of them the answer, which is no input: it is predicted from the one before. Ids: 0 pad, 1 and 2 the bits. */
 static int64_t example(const lnt_source *s, int set, uint64_t index, int32_t *ids, int32_t *targets)
@@ -61,7 +62,8 @@ const lnt_task lnt_task_parity = {
              "of -1 for it: --set allow_neg_eigval=true, where a layer has that key.\nThe size is the paper's, but for layers of "
              "flash-linear-attention, which have --width 512 there; its xLSTM has --weight-decay 0.1.",
              "Grazzi et al. 2024, arXiv 2411.12537", "linnet task parity --mixer delta_net --set allow_neg_eigval=true", LINNET_TASK_TRAINS, 0, 0, "",
-             size, NULL},
+             size, paper_size,
+             "Training is in float32 unless --dtype bf16 makes it the suite's bf16."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

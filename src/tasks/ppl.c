@@ -309,7 +309,8 @@ const lnt_task lnt_task_ppl = {
              "all positions so far.\n--documents gives word_perplexity, byte_perplexity and bits_per_byte over whole documents in rolling windows; "
              "words and bytes are those of the file as it is.",
              "von Oswald et al. 2025, arXiv 2506.05233; Gao et al., lm-evaluation-harness",
-             "linnet task ppl model/ wikitext/test.txt --lengths 512,2048 --documents wikitext", LINNET_TASK_READS, 1, -1, "TEXT...", NULL, NULL},
+             "linnet task ppl model/ wikitext/test.txt --lengths 512,2048 --documents wikitext",
+             LINNET_TASK_READS, 1, -1, "TEXT...", NULL, NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 2,

@@ -16,10 +16,11 @@ typedef struct {
 static const lnt_option keys[] = {
     LNT_INT(options, automata, 1, 1 << 20, 1000, "automata to learn from, one example each"),
     LNT_INT(options, test_automata, 2, 1 << 20, 200, "further automata: half of them for validation, half for the test"),
-    LNT_STUDY_ROWS(options, 1000, 32, 100, 0.1),
+    LNT_STUDY_UPDATE_ROWS(options, 1000, 32),
+    LNT_STUDY_TRAINING_ROWS(options, 0.1),
 };
 static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "5e-4")};
-static const char *const paper[] = {"automata=5000", "test_automata=500", "epochs=200", "warmup=0.1", "floor=0.1", "enough=2",
+static const char *const paper[] = {"automata=5000", "test_automata=500", "epochs=200", "steps=31250", "warmup=0.1", "floor=0.1", "enough=2",
                                     "learning_rate=1e-4,2.5e-4,5e-4,1e-3", NULL};
 static const char *const size[] = {"num_hidden_layers=2", "hidden_size=128", "num_heads=2", NULL};
 static const char *const paper_size[] = {"num_hidden_layers=8", "hidden_size=256", NULL};
@@ -259,7 +260,8 @@ const lnt_task lnt_task_regbench = {
              "total_variation the distance to the uniform law over that. Automata of the tests are in no example learnt from."
              "\nThe paper's models have 8 and 12 layers, widths of 256, 512 and 1024 and 2 heads; --protocol paper takes the smallest.",
              "Akyürek et al. 2024, arXiv 2401.12973", "linnet task regbench --mixer gated_deltanet --automata 1000", LINNET_TASK_TRAINS, 0, 0, "",
-             size, paper_size},
+             size, paper_size,
+             "The learning rate rises from 0, the repository's from 1e-6. Models have linnet's blocks and RMSNorms."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

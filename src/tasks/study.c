@@ -239,13 +239,23 @@ static int64_t steps_in_time(study *k)
     double example = 0;
     for (int i = 1; i < k->s->n_sets; i++) example += token * (double)k->s->set[i].longest;
     const double most = share / 3 / example;
-    if (most < (double)k->test_examples) {
-        k->test_examples = most < 1 ? 1 : (int64_t)most;
-        k->r->late = true;
-    }
+    if (most < (double)k->test_examples) k->test_examples = most < 1 ? 1 : (int64_t)most;
     const double rest = share - example * (double)k->test_examples, fit = rest / k->step_seconds;
     k->until = now + rest;
     return fit < 1 ? 1 : fit < (double)k->steps ? (int64_t)fit : k->steps;
+}
+
+/* The accuracy of so far, over a batch of each test that is looked at. */
+static linnet_status look(study *k, double *accuracy)
+{
+    const int n = k->s->looks ? k->s->looks : 1;
+    *accuracy = 0;
+    for (int i = 1; i <= n; i++) {
+        lnt_test t = {0};
+        LNT_TRY(test(k, i, k->test_examples < k->batch ? k->test_examples : k->batch, &t));
+        *accuracy += t.accuracy / n;
+    }
+    return LINNET_OK;
 }
 
 static linnet_status update(study *k, double rate, double *loss)
@@ -259,6 +269,20 @@ static linnet_status update(study *k, double rate, double *loss)
     return LINNET_OK;
 }
 
+static void note_left_out(study *k, int64_t steps)
+{
+    lnt_left_out *l = &k->r->left_out;
+    if (steps < k->steps) {
+        l->cut++;
+        l->updates += steps;
+        l->updates_wanted += k->steps;
+    }
+    if (k->test_examples < k->o->test_examples) {
+        if (!l->examples_wanted || k->test_examples < l->examples) l->examples = k->test_examples;
+        l->examples_wanted = k->o->test_examples;
+    }
+}
+
 static linnet_status train(study *k, double rate, int n_rates, lnt_trial *out, curve *v)
 {
     const int64_t steps = steps_in_time(k), warmup = llround(k->o->warmup * (double)steps);
@@ -266,10 +290,12 @@ static linnet_status train(study *k, double rate, int n_rates, lnt_trial *out, c
     double loss = NAN;
     char seen[32] = "";
     int64_t step = 0;
+    bool ended = false; /* by itself, before its time */
     while (step < steps) {
         fill_batch(k, step);
         linnet_status s = update(k, linnet_learning_rate(step, steps, warmup, rate, k->o->floor), &loss);
-        if (s == LINNET_EINVAL && n_rates > 1) break; /* a rate too high: the loss is no number, the weights are those before this update */
+        ended = s == LINNET_EINVAL && n_rates > 1; /* a rate too high: the loss is no number, the weights are those before this update */
+        if (ended) break;
         LNT_TRY(s);
         step++;
         if ((step % every == 0 || step == steps) && v->n <= POINTS) {
@@ -277,17 +303,19 @@ static linnet_status train(study *k, double rate, int n_rates, lnt_trial *out, c
             v->loss[v->n++] = loss;
         }
         if (k->o->test_every && step % look_every == 0 && step < steps && v->n_looks <= POINTS) {
-            lnt_test t = {0};
-            LNT_TRY(test(k, 1, k->test_examples < k->batch ? k->test_examples : k->batch, &t));
+            double accuracy;
+            LNT_TRY(look(k, &accuracy));
             v->look_step[v->n_looks] = (double)step;
-            v->look[v->n_looks++] = t.accuracy;
-            lnt_format(seen, sizeof seen, "  accuracy %.1f%%", 100 * t.accuracy);
-            if (t.accuracy > k->o->enough) break;
+            v->look[v->n_looks++] = accuracy;
+            lnt_format(seen, sizeof seen, "  accuracy %.1f%%", 100 * accuracy);
+            ended = accuracy > k->o->enough;
+            if (ended) break;
         }
         LNT_TRY(lnt_run_progress(k->r, (k->part + (double)step / (double)steps) / k->parts, "step %lld/%lld  loss %.4f%s",
                                  (long long)step, (long long)steps, loss, seen));
         if (k->until && lnt_now() > k->until) break;
     }
+    note_left_out(k, ended ? k->steps : step);
     out->learning_rate = rate;
     out->steps = step;
     out->loss = loss;
@@ -328,6 +356,7 @@ static void put_rows(study *k, const char *setting, const lnt_trial *t, bool bes
         lnt_row_real(p, "learning_rate", t->learning_rate);
         lnt_row_int(p, "best", best);
         lnt_row_int(p, "steps", t->steps);
+        if (k->r->deadline) lnt_row_int(p, "steps_wanted", k->steps);
         lnt_row_real(p, "loss", t->loss);
         lnt_row_real(p, "accuracy", x->accuracy);
         lnt_row_real(p, "micro_accuracy", x->asked ? (double)x->right / (double)x->asked : NAN);
@@ -336,10 +365,31 @@ static void put_rows(study *k, const char *setting, const lnt_trial *t, bool bes
         for (int e = 0; e < LNT_EXTRAS && k->s->extra[e]; e++) lnt_row_real(p, k->s->extra[e], x->extra[e]);
         lnt_row_real(p, "test_loss", x->nats);
         lnt_row_int(p, "examples", x->examples);
+        if (k->r->deadline) lnt_row_int(p, "examples_wanted", k->o->test_examples);
         lnt_row_int(p, "predictions", x->asked);
         lnt_row_real(p, "seconds", t->seconds);
         lnt_row_end(p);
     }
+}
+
+/* Behind the run's last training: what there was no time for. */
+static void put_left_out(lnt_run *r)
+{
+    const lnt_left_out *l = &r->left_out;
+    char text[256] = "";
+    size_t n = 0;
+    if (l->cut) n += (size_t)snprintf(text, sizeof text, ", updates %lld of %lld", (long long)l->updates, (long long)l->updates_wanted);
+    if (l->cut > 1) n += (size_t)snprintf(text + n, sizeof text - n, " in %lld trainings", (long long)l->cut);
+    if (l->examples_wanted)
+        n += (size_t)snprintf(text + n, sizeof text - n, ", examples of a test %lld of %lld", (long long)l->examples, (long long)l->examples_wanted);
+    if (l->begun < l->trainings) {
+        snprintf(text + n, sizeof text - n, ", %lld of %lld trainings not begun", (long long)(l->trainings - l->begun), (long long)l->trainings);
+        lnt_row_begin(&r->report, "left_out");
+        lnt_row_int(&r->report, "trainings", l->trainings);
+        lnt_row_int(&r->report, "begun", l->begun);
+        lnt_row_end(&r->report);
+    }
+    if (*text) lnt_report_words(&r->report, "The time allowed was over before the end: %s.", text + 2);
 }
 
 static void plot_training(lnt_report *p, const curve *v, const lnt_trial *trial, int n)
@@ -354,7 +404,7 @@ static void plot_training(lnt_report *p, const curve *v, const lnt_trial *trial,
     }
     lnt_report_plot_add(p, &(lnt_plot){.title = "Training", .x_label = "update", .y_label = "nats a prediction", .n_lines = n, .lines = loss});
     if (looks)
-        lnt_report_plot_add(p, &(lnt_plot){.title = "First test while training", .x_label = "update", .y_label = "accuracy", .y_low = 0, .y_high = 1,
+        lnt_report_plot_add(p, &(lnt_plot){.title = "Looks while training", .x_label = "update", .y_label = "accuracy", .y_low = 0, .y_high = 1,
                                            .n_lines = looks, .lines = look});
     for (int i = 0; i < n; i++) {
         char file[64];
@@ -426,7 +476,6 @@ static linnet_status open_study(study *k)
     const lnt_study *o = k->o;
     int64_t longest = 0, most = 0, tokens;
     void *p;
-    if (o->batch < 1) return lnt_fail_option(r->c, "batch", "is %lld, expected at least 1", (long long)o->batch);
     k->batch = o->batch;
     if (o->epochs && !o->examples)
         return lnt_fail_option(r->c, "epochs", "is %lld, but the number of examples is not set", (long long)o->epochs);
@@ -478,9 +527,12 @@ linnet_status lnt_study_run(lnt_run *r, const lnt_study *o, lnt_source *source, 
     LNT_TRY(lnt_run_memory(r, lnt_bytes((size_t)n, sizeof(curve)), &p));
     curve *v = p;
     k.parts = (double)parts * n;
+    r->left_out.trainings = (int64_t)parts * n;
     linnet_status s = LINNET_OK;
     for (int i = 0; i < n && s == LINNET_OK; i++) {
         k.part = (double)part * n + i;
+        if (k.part > 0 && r->deadline && lnt_now() > r->deadline) break; /* the first is made in any case */
+        r->left_out.begun++;
         s = try_rate(&k, rate[i], n, &trial[i], &v[i]);
         close_model(&k);
         done += s == LINNET_OK;
@@ -488,8 +540,9 @@ linnet_status lnt_study_run(lnt_run *r, const lnt_study *o, lnt_source *source, 
     }
     for (int i = 0; i < done; i++) put_rows(&k, setting, &trial[i], i == first);
     LNT_TRY(s);
+    if (part + 1 == parts) put_left_out(r);
     if (parts == 1) {
-        plot_training(&r->report, v, trial, n);
+        plot_training(&r->report, v, trial, done);
         for (int i = 1; i < source->n_sets; i++) LNT_TRY(plot_test(&k, i, &trial[first].test[i]));
     }
     if (best) *best = trial[first];

@@ -26,6 +26,7 @@ typedef struct lnt_source {
         const char *name;     /* "256 tokens"; NULL: "test" */
         int64_t longest;      /* tokens of an example at most */
     } set[LNT_SETS];
+    int looks;                /* tests that are looked at while training, the first so many; 0: one */
     double chance;            /* accuracy of a guess; 0: nothing is said of it */
     /* Example `index` of a set: ids and targets [longest], a target being what the position is to predict, -1: nothing. Returns its length. */
     int64_t (*example)(const struct lnt_source *s, int set, uint64_t index, int32_t *ids, int32_t *targets);
@@ -51,13 +52,17 @@ typedef struct lnt_study {
     {.key = #member, .kind = LNT_OPTION_INT, .offset = LNT_STUDY_OFFSET(type, member), .lo = least, .hi = most_, .fallback = value, .help = text}
 #define LNT_STUDY_REAL(type, member, least, most_, value, text)                                                                                    \
     {.key = #member, .kind = LNT_OPTION_REAL, .offset = LNT_STUDY_OFFSET(type, member), .lo = least, .hi = most_, .fallback = value, .help = text}
-/* Rows of a table whose structure has `lnt_study study`. */
+/* Rows of a table whose structure has `lnt_study study`: all of them, or those of a task whose own options say how many examples there are. */
 #define LNT_STUDY_ROWS(type, steps_, batch_, tests_, decay_)                                                                                       \
+    LNT_STUDY_UPDATE_ROWS(type, steps_, batch_), LNT_STUDY_EXAMPLE_ROWS(type, tests_), LNT_STUDY_TRAINING_ROWS(type, decay_)
+#define LNT_STUDY_UPDATE_ROWS(type, steps_, batch_)                                                                                                \
     LNT_STUDY_INT(type, steps, 1, 1e9, steps_, "updates"),                                                                                         \
     LNT_STUDY_INT(type, epochs, 0, 1e6, 0, "passes over the examples, in place of steps; 0: steps count"),                                         \
-    LNT_STUDY_INT(type, batch, 0, 1 << 20, batch_, "examples of an update"),                                                                       \
+    LNT_STUDY_INT(type, batch, 1, 1 << 20, batch_, "examples of an update")
+#define LNT_STUDY_EXAMPLE_ROWS(type, tests_)                                                                                                       \
     LNT_STUDY_INT(type, examples, 0, 1 << 28, 0, "examples to learn from, again and again; 0: always fresh ones"),                                 \
-    LNT_STUDY_INT(type, test_examples, 1, 1 << 24, tests_, "examples of each test"),                                                               \
+    LNT_STUDY_INT(type, test_examples, 1, 1 << 24, tests_, "examples of each test")
+#define LNT_STUDY_TRAINING_ROWS(type, decay_)                                                                                                      \
     LNT_STUDY_INT(type, test_every, 0, 1e9, 100, "updates between looks at the first test, of a batch of its examples; 0: none"),                  \
     LNT_STUDY_REAL(type, enough, 0, 2, 0.99, "accuracy there at which training ends; 2: never"),                                                   \
     LNT_STUDY_REAL(type, warmup, 0, 1, 0.05, "share of the updates in which the learning rate rises"),                                             \
@@ -88,7 +93,8 @@ typedef struct {
 } lnt_trial;
 
 /* Train and test under every learning rate. `setting` names it in results (NULL: the task has one), `part` of `parts` equal pieces of the run's work
- * is this one. Rows and plots go to the report; *best is the best trial's, its arrays the run's. */
+ * is this one. Behind the deadline no training begins but the run's first. Rows and plots go to the report; *best is the best trial's, its arrays the
+ * run's, and 0 where none was begun. */
 linnet_status lnt_study_run(lnt_run *r, const lnt_study *study, lnt_source *source, const char *setting, int part, int parts, lnt_trial *best);
 /* The whole of a task that has one source. */
 linnet_status lnt_study_task(lnt_run *r, const lnt_study *study);

@@ -93,36 +93,50 @@ static linnet_status put(lnt_ctx *c, const lnt_task *t, const char *pair, lnt_ar
     return lnt_hint(c, "`linnet task %s --help` lists them.", t->info.name);
 }
 
+static const char *const *paper_for(const lnt_task *t, const void *values) { return t->paper_for ? t->paper_for(values) : t->paper; }
+
+/* Defaults, then a list of the paper's values (NULL: none of them), then those that are set. */
+static linnet_status fill(lnt_ctx *c, const lnt_task *t, const char *const *paper, const char *const *set, int n_set, lnt_arena *arena, void *v)
+{
+    lnt_options_default(&t->options, v);
+    for (int i = 0; i < t->n_texts; i++) *text_at(&t->texts[i], v) = t->texts[i].fallback;
+    for (int i = 0; paper && paper[i]; i++) LNT_TRY(put(c, t, paper[i], arena, v));
+    for (int i = 0; i < n_set; i++) LNT_TRY(put(c, t, set[i], arena, v));
+    return LINNET_OK;
+}
+
 linnet_status lnt_task_values(lnt_ctx *c, const lnt_task *t, const char *protocol, const char *const *set, int n_set, lnt_arena *arena,
                               void **values)
 {
     void *v = lnt_arena_alloc(arena, t->options.size);
     if (!v) return lnt_fail_memory(c, t->options.size);
-    lnt_options_default(&t->options, v);
-    for (int i = 0; i < t->n_texts; i++) *text_at(&t->texts[i], v) = t->texts[i].fallback;
     if (protocol && strcmp(protocol, "short") != 0 && strcmp(protocol, "paper") != 0)
         return lnt_fail_option(c, "protocol", "is \"%.40s\", expected short or paper", protocol);
-    if (protocol && !strcmp(protocol, "paper"))
-        for (int i = 0; t->paper && t->paper[i]; i++) LNT_TRY(put(c, t, t->paper[i], arena, v));
-    for (int i = 0; i < n_set; i++) LNT_TRY(put(c, t, set[i], arena, v));
+    LNT_TRY(fill(c, t, NULL, set, n_set, arena, v));
+    if (protocol && !strcmp(protocol, "paper")) LNT_TRY(fill(c, t, paper_for(t, v), set, n_set, arena, v));
     *values = v;
     return LINNET_OK;
+}
+
+static void option_text(const lnt_option *o, const void *base, char *text, size_t size)
+{
+    const lnt_given g = lnt_option_get(o, base);
+    if (g.kind == LNT_GIVEN_NULL) snprintf(text, size, "null");
+    else if (o->kind == LNT_OPTION_WORD) snprintf(text, size, "%s", g.word);
+    else if (o->kind == LNT_OPTION_SWITCH) snprintf(text, size, g.integer ? "true" : "false");
+    else if (o->kind == LNT_OPTION_INT) snprintf(text, size, "%lld", (long long)g.integer);
+    else lnt_format(text, size, "%.10g", g.real);
 }
 
 /* The i-th option's value as text. */
 static void value_text(const lnt_task *t, int i, const void *values, char *text, size_t size)
 {
-    if (i >= t->options.n) {
-        const char *x = *text_at(&t->texts[i - t->options.n], values);
-        snprintf(text, size, "%s", x ? x : "");
+    if (i < t->options.n) {
+        option_text(&t->options.row[i], values, text, size);
         return;
     }
-    const lnt_option *o = &t->options.row[i];
-    const lnt_given g = lnt_option_get(o, values);
-    if (o->kind == LNT_OPTION_WORD) snprintf(text, size, "%s", g.word);
-    else if (o->kind == LNT_OPTION_SWITCH) snprintf(text, size, g.integer ? "true" : "false");
-    else if (o->kind == LNT_OPTION_INT) snprintf(text, size, "%lld", (long long)g.integer);
-    else lnt_format(text, size, "%.10g", g.real);
+    const char *x = *text_at(&t->texts[i - t->options.n], values);
+    snprintf(text, size, "%s", x ? x : "");
 }
 
 static const char *key_at(const lnt_task *t, int i) { return i < t->options.n ? t->options.row[i].key : t->texts[i - t->options.n].key; }
@@ -176,33 +190,95 @@ linnet_status lnt_task_numbers(lnt_ctx *c, const char *key, const char *text, do
 /* Whether an option chooses what is looked at, where the paper looks at all of it (a word that the paper's values do not name), or names what is read
  * (a text without a default: a file, a model; of a task that reads, a key of the file), or adds to what such a task says (a switch that is off): none
  * is a cut. */
-static bool chooses(const lnt_task *t, int i)
+static bool chooses(const lnt_task *t, const char *const *paper, int i)
 {
     const size_t n = strlen(key_at(t, i));
     const bool text = i >= t->options.n, reads = t->info.kind == LINNET_TASK_READS;
     const bool adds = reads && !text && t->options.row[i].kind == LNT_OPTION_SWITCH && t->options.row[i].fallback == 0;
     if (!adds && !(reads && text) && (text ? t->texts[i - t->options.n].fallback != NULL : t->options.row[i].kind != LNT_OPTION_WORD)) return false;
-    for (int p = 0; t->paper[p]; p++)
-        if (!strncmp(t->paper[p], key_at(t, i), n) && t->paper[p][n] == '=') return false;
+    for (int p = 0; paper[p]; p++)
+        if (!strncmp(paper[p], key_at(t, i), n) && paper[p][n] == '=') return false;
     return true;
 }
 
-/* Where the run's settings are not the paper's: "steps 1000 (25000), batch 64 (256)". */
+static void add_cut(lnt_run *r, const char *key, const char *mine, const char *theirs)
+{
+    const size_t at = strlen(r->cuts);
+    snprintf(r->cuts + at, sizeof r->cuts - at, "%s%s %s (%s)", at ? ", " : "", key, *mine ? mine : "none", *theirs ? theirs : "none");
+}
+
+/* Where the options are not the paper's: "steps 1000 (25000), batch 64 (256)". */
+static linnet_status find_option_cuts(lnt_run *r)
+{
+    const lnt_task *t = r->task;
+    const char *const *paper = paper_for(t, r->values);
+    void *values;
+    char mine[96], theirs[96];
+    if (!paper) return LINNET_OK;
+    LNT_TRY(lnt_run_memory(r, t->options.size, &values));
+    LNT_TRY(fill(r->c, t, paper, NULL, 0, r->arena, values));
+    for (int i = 0; i < t->options.n + t->n_texts; i++) {
+        value_text(t, i, r->values, mine, sizeof mine);
+        value_text(t, i, values, theirs, sizeof theirs);
+        if (strcmp(mine, theirs) != 0 && !chooses(t, paper, i)) add_cut(r, key_at(t, i), mine, theirs);
+    }
+    return LINNET_OK;
+}
+
+/* A key of a model's configuration as text, of the first part that has it; "": none has. */
+static void config_text(const lnt_config *k, const char *key, char *text, size_t size)
+{
+    const struct {
+        const char *key;
+        const lnt_part *part;
+    } kinds[] = {{"block", &k->block}, {"norm", &k->norm}, {"mlp", &k->mlp}};
+    const lnt_options *table;
+    const lnt_part *part;
+    void *base;
+    *text = 0;
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(key, kinds[i].key)) snprintf(text, size, "%s", kinds[i].part->kind->about.name);
+    for (int i = 0; !*text && (table = lnt_config_table(k, i, &base, &part)) != NULL; i++) {
+        const lnt_option *o = lnt_option_find(table, key);
+        if (o) option_text(o, base, text, size);
+    }
+}
+
+/* Where the model's keys are not those of the paper's size: "num_hidden_layers 2 (8)". A layer without a key goes without it there, too. */
+static linnet_status find_model_cuts(lnt_run *r)
+{
+    const linnet_task_info *a = &r->task->info;
+    const char *pairs[32], *const *const lists[] = {a->size, a->paper_size};
+    char key[64], mine[96], theirs[96];
+    lnt_config *paper;
+    int n = 0;
+    if (!a->paper_size) return LINNET_OK;
+    for (int l = 0; l < 2; l++)
+        for (int i = 0; lists[l][i] && n < 32; i++) pairs[n++] = lists[l][i];
+    LNT_TRY(lnt_config_copy(r->c, r->o->config, &paper));
+    linnet_status s = LINNET_OK;
+    for (int i = 0; i < n && s != LINNET_ENOMEM; i++) {
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(pairs[i], "="), pairs[i]);
+        s = linnet_config_set(r->c, paper, key, strchr(pairs[i], '=') + 1);
+    }
+    for (int i = 0; i < n && s != LINNET_ENOMEM; i++) {
+        const size_t length = strcspn(pairs[i], "=");
+        bool again = false; /* further on, in the paper's own list */
+        for (int j = i + 1; j < n; j++) again = again || !strncmp(pairs[i], pairs[j], length + 1);
+        snprintf(key, sizeof key, "%.*s", (int)length, pairs[i]);
+        config_text(r->o->config, key, mine, sizeof mine);
+        config_text(paper, key, theirs, sizeof theirs);
+        if (!again && strcmp(mine, theirs) != 0) add_cut(r, key, mine, theirs);
+    }
+    linnet_config_destroy(paper);
+    return s == LINNET_ENOMEM ? s : LINNET_OK;
+}
+
 static linnet_status find_cuts(lnt_run *r)
 {
-    void *paper;
-    char mine[96], theirs[96];
-    size_t at = 0;
-    r->cuts[0] = 0;
-    if (!r->task->paper) return LINNET_OK;
-    LNT_TRY(lnt_task_values(r->c, r->task, "paper", NULL, 0, r->arena, &paper));
-    for (int i = 0; i < r->task->options.n + r->task->n_texts; i++) {
-        value_text(r->task, i, r->values, mine, sizeof mine);
-        value_text(r->task, i, paper, theirs, sizeof theirs);
-        if (!strcmp(mine, theirs) || at >= sizeof r->cuts || chooses(r->task, i)) continue;
-        at += (size_t)snprintf(r->cuts + at, sizeof r->cuts - at, "%s%s %s (%s)", at ? ", " : "", key_at(r->task, i), *mine ? mine : "none",
-                               *theirs ? theirs : "none");
-    }
+    LNT_TRY(find_option_cuts(r));
+    LNT_TRY(find_model_cuts(r));
+    if (r->task->info.never) lnt_report_words(&r->report, "Never as in the paper: %s", r->task->info.never);
     return LINNET_OK;
 }
 

@@ -27,6 +27,13 @@ typedef struct {
     {.key = #field, .offset = offsetof(type, field), .value = called, .fallback = value_, .help = text}
 #define LNT_TASK_TEXTS(rows) rows, (int)(sizeof(rows) / sizeof *(rows))
 
+/* What trainings left out for the deadline's sake. */
+typedef struct {
+    int64_t trainings, begun;                 /* of the whole run; those that the deadline let begin */
+    int64_t cut, updates, updates_wanted;     /* trainings that ended before their last update, their updates, and all that they wanted */
+    int64_t examples, examples_wanted;        /* of a test, the fewest; 0: every test has had its own */
+} lnt_left_out;
+
 typedef struct lnt_run {
     lnt_ctx *c;
     const struct lnt_task *task;
@@ -36,8 +43,9 @@ typedef struct lnt_run {
     lnt_arena *arena;
     double begin, deadline; /* 0: no limit */
     double token_seconds;   /* of a token that the model reads, behind lnt_run_cost; 0 or NAN: not known */
-    bool said_cost, made_folder, late; /* late: something was left out for the deadline's sake */
-    char cuts[512];
+    bool said_cost, made_folder, late; /* late: a reading left something out for the deadline's sake */
+    lnt_left_out left_out;
+    char cuts[900];         /* fits a line of the page's words */
     lnt_report report;
 } lnt_run;
 
@@ -47,6 +55,7 @@ typedef struct lnt_task {
     const lnt_task_text *texts;
     int n_texts;
     const char *const *paper; /* "key=value" of the paper, NULL at the end; NULL: as the defaults */
+    const char *const *(*paper_for)(const void *values); /* in its place where the paper has several: those for what `values` choose */
     linnet_status (*run)(lnt_run *r);
     /* Of tasks that learn from a source: the source that options describe; the arena is its memory. For the tests' sake, too. */
     linnet_status (*source)(lnt_ctx *c, const void *values, lnt_arena *arena, struct lnt_source *out);
@@ -59,7 +68,7 @@ const lnt_task *lnt_task_find(const char *name);
 #include "tasks/tasks.def"
 #undef X
 
-/* A task's options: defaults, the protocol's values, then "key=value" each. *values is the arena's. */
+/* A task's options: defaults, the protocol's values (where the paper has several, by what is set), then "key=value" each. *values is the arena's. */
 linnet_status lnt_task_values(lnt_ctx *c, const lnt_task *t, const char *protocol, const char *const *set, int n_set, lnt_arena *arena,
                               void **values);
 

@@ -159,7 +159,7 @@ const lnt_task lnt_task_throughput = {
              "For each length: prefill of one sequence in pieces of 512, the median of decoding steps behind it, a training step of a fixed number "
              "of tokens, and what the state of a sequence of that length takes. Times are of this machine, now.",
              "Yang et al. 2024, arXiv 2406.06484 and 2412.06464; von Oswald et al. 2025, arXiv 2506.05233",
-             "linnet task throughput model/ --lengths 2048,4096,8192,16384", LINNET_TASK_READS, 0, 0, "", NULL, NULL},
+             "linnet task throughput model/ --lengths 2048,4096,8192,16384", LINNET_TASK_READS, 0, 0, "", NULL, NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

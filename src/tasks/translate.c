@@ -175,7 +175,8 @@ const lnt_task lnt_task_translate = {
              "en; examples come from the second file, or from the others of the first. bleu is of the corpus: 13a's tokens, four words, exponential "
              "smoothing.",
              "Brown et al. 2020, arXiv 2005.14165; Post 2018, arXiv 1804.08771; von Oswald et al. 2025, arXiv 2506.05233",
-             "linnet task translate model/ newstest2014.fr-en.jsonl --source fr --target en", LINNET_TASK_READS, 1, 2, "FILE [EXAMPLES]", NULL, NULL},
+             "linnet task translate model/ newstest2014.fr-en.jsonl --source fr --target en",
+             LINNET_TASK_READS, 1, 2, "FILE [EXAMPLES]", NULL, NULL, NULL},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 4,

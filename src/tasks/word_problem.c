@@ -21,7 +21,7 @@ static const lnt_option keys[] = {
     LNT_STUDY_ROWS(options, 2000, 128, 256, 1e-6),
 };
 static const lnt_task_text texts[] = {LNT_STUDY_TEXT(options, "1e-3")};
-static const char *const paper[] = {"length=128", "test_length=512", "examples=100000", "epochs=100", "batch=2048",
+static const char *const paper[] = {"length=128", "test_length=512", "examples=100000", "epochs=100", "steps=4883", "batch=2048",
                                     "test_examples=1000", "warmup=0", NULL};
 static const char *const size[] = {"num_hidden_layers=1", "hidden_size=128", "num_heads=8", "head_dim=32", NULL};
 static const char *const paper_size[] = {"num_heads=12", NULL};
@@ -138,7 +138,8 @@ const lnt_task lnt_task_word_problem = {
              "page), micro_accuracy the share of products.\nS3 with one layer needs two reflections a token: --mixer gated_deltaproduct.\nThe "
              "paper's figures have 12 heads, its repository 8, and one layer or more.",
              "Merrill et al. 2024, arXiv 2404.08819; Siems et al. 2025, arXiv 2502.10297",
-             "linnet task word-problem --group S3 --mixer delta_net --set allow_neg_eigval=true", LINNET_TASK_TRAINS, 0, 0, "", size, paper_size},
+             "linnet task word-problem --group S3 --mixer delta_net --set allow_neg_eigval=true", LINNET_TASK_TRAINS, 0, 0, "", size, paper_size,
+             "Words are drawn independently, the paper's are distinct. A look may end a training between updates, theirs behind an epoch."},
     .options = LNT_OPTIONS(options, keys),
     .texts = texts,
     .n_texts = 1,

@@ -221,7 +221,7 @@ def task_options_by_flag(folder):
     trains = [("mqar --steps 0", '"0", expected a whole number from 1 to'), ("mqar --test-every -1", '"-1", expected a whole number from 0 to'),
               ("mqar --weight-decay much", '"much", expected a number from 0'), ("mqar --setting huge", '"huge", expected own|64x4'),
               ("mqar --random-non-queries perhaps", '"perhaps", expected true|false'), ("mqar --learning-rate 1e-3,x", '"1e-3,x", expected at most 8 numbers'),
-              ("mqar --length 4096 --batch 1048576", "1048576, which is too large"), ("parity --batch 0", "0, expected at least 1"), ("parity --epochs 3", "3, but the number"),
+              ("mqar --length 4096 --batch 1048576", "1048576, which is too large"), ("parity --batch 0", '"0", expected a whole number from 1 to'), ("parity --epochs 3", "3, but the number"),
               ("mqar --length 31", "31, expected an even number"), ("mqar --length 32 --pairs 40", "40, but 1 rounds"),
               ("mqar --length 32 --pairs 7 --vocabulary 8", "8, expected at least 16"), ("parity --least 9 --most 8", "8, expected at least 9"),
               ("mod-arith --test-most 39", "39, expected at least 40"), ("mod-arith --mult true", "true without brackets"),
@@ -244,14 +244,14 @@ def task_options_by_flag(folder):
 
 @case("every task that trains a model: settings refused by name and range, results as JSON lines, CSV and a page, the same for any number of threads")
 def every_task(folder):
-    small = ["--mixer", "delta_net", "--layers", "1", "--width", "16", "--heads", "2", "--steps", "2", "--batch", "4",
-             "--test-examples", "8", "--json"]
-    fewer = {"regbench": ["--automata", "8", "--test-automata", "4"], "mad": ["--kind", "in-context"]}
+    small = ["--mixer", "delta_net", "--layers", "1", "--width", "16", "--heads", "2", "--steps", "2", "--batch", "4", "--json"]
+    fewer = {"regbench": ["--automata", "8", "--test-automata", "4"], "mad": ["--kind", "in-context", "--test-examples", "8"]}
     tasks = [line for line in map(json.loads, linnet("task", "--json").out.splitlines()) if line["kind"] == "trains"]
     assert len(tasks) >= 8, tasks
     for task in (t["task"] for t in tasks):
-        one = linnet("task", task, *small, *fewer.get(task, []), "--out", folder / task, "--threads", "1")
-        two = linnet("task", task, *small, *fewer.get(task, []), "--threads", "2")
+        more = fewer.get(task, ["--test-examples", "8"])
+        one = linnet("task", task, *small, *more, "--out", folder / task, "--threads", "1")
+        two = linnet("task", task, *small, *more, "--threads", "2")
         lines, other = ([json.loads(line) for line in done.out.splitlines()] for done in (one, two))
         assert "estimated cost: 1 training of 2 updates" in one.err, one.err
         for line in lines + other:
@@ -263,25 +263,29 @@ def every_task(folder):
         assert len((folder / task / "result.csv").read_text().splitlines()) == 1 + sum(line["row"] == "result" for line in lines)
         words = " ".join(e.text or "" for e in xml.parse(folder / task / "page.svg").getroot().iter())
         assert task in words and "Training" in words and "nan" not in words.split(), words
+        never = re.search("Never as in the paper: (.+?) task --", " ".join(linnet("task", task, "--help").out.split()))
+        assert (f"never as in the paper: {never[1]}" in one.err) if never else "never as in" not in one.err, (task, one.err)
+        assert "hidden_size 16 (" in one.err or task == "copying", one.err
         refused("task", task, "--steps", "0", says=["--steps", '"0"'])
         refused("task", task, "--stepps", "1", says=["--steps"])
         refused("task", task, "--protocol", "long", says=["long", "short"])
         refused("task", task, "--learning-rate", "1e-3,fast", says=["--learning-rate", "fast"])
-    line = json.loads(linnet("task", "parity", *small, "--steps", "100000", "--budget", "0.02").out)
-    assert 1 <= line["steps"] < 100000, "a budget gives the steps that there is time for"
+    refused("task", "regbench", "--test-examples", 16, says=["--test-examples"])  # --test-automata says how many
+    line = json.loads(linnet("task", "parity", *small, "--test-examples", "8", "--steps", "100000", "--budget", "0.02").out)
+    assert 1 <= line["steps"] < 100000 == line["steps_wanted"], "a budget gives the steps that there is time for"
     line = json.loads(linnet("task", "parity", *small, "--test-examples", "16777216", "--budget", "0.02").out)
-    assert 1 <= line["examples"] < 16777216, "and the tests what there is time for"
-    both = [json.loads(line) for line in linnet("task", "parity", *small, "--learning-rate", "1e-3,1e-2").out.splitlines()]
+    assert 1 <= line["examples"] < 16777216 == line["examples_wanted"], "and the tests what there is time for"
+    both = [json.loads(line) for line in linnet("task", "parity", *small, "--test-examples", "8", "--learning-rate", "1e-3,1e-2").out.splitlines()]
     assert [line["learning_rate"] for line in both] == [1e-3, 1e-2] and sum(line["best"] for line in both) == 1
 
 
 @case("task --protocol paper trains the paper's model where none is described: its first loss is that of the keys by hand, and --help names them")
 def paper_models(_):
-    small = ["--epochs", 0, "--examples", 0, "--steps", 1, "--test-examples", 1, "--batch", 1, "--json"]
-    short = {"mqar": ["--setting", "own", "--length", 16, "--pairs", 2, "--vocabulary", 32, "--random-non-queries", "false"],
-             "mesa-parity": ["--length", 8, "--test-length", 8], "regbench": ["--automata", 8, "--test-automata", 4],
-             "word-problem": ["--length", 4, "--test-length", 4]}
-    keys = {"mqar": "mlp=none norm=layernorm", "mesa-parity": "lambda_lower_bound=49", "regbench": "num_hidden_layers=8 hidden_size=256",
+    small, few = ["--epochs", 0, "--steps", 1, "--batch", 1, "--json"], ["--examples", 0, "--test-examples", 1]
+    short = {"mqar": ["--setting", "own", "--length", 16, "--pairs", 2, "--vocabulary", 32, "--random-non-queries", "false", *few],
+             "mesa-parity": ["--length", 8, "--test-length", 8, *few], "regbench": ["--automata", 8, "--test-automata", 4],
+             "word-problem": ["--length", 4, "--test-length", 4, *few]}
+    keys = {"mqar": "mlp=none norm=layernorm use_short_conv=false", "mesa-parity": "lambda_lower_bound=49", "regbench": "num_hidden_layers=8 hidden_size=256",
             "word-problem": "num_heads=12"}
     for task in (line["task"] for line in map(json.loads, linnet("task", "--json").out.splitlines()) if line["kind"] == "trains"):
         text = " ".join(linnet("task", task, "--help").out.split())
