@@ -45,6 +45,23 @@ void arg_list_add(arg_list *l, const char *item)
     l->item[l->count++] = item;
 }
 
+const char *args_command(int argc, char **argv)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) exit(say_error(NULL, NULL, "out of memory"));
+    fputs("linnet", f);
+    for (int i = 0; i < argc; i++) {
+        fputc(' ', f);
+        say_quoted(f, argv[i]);
+    }
+    if (fclose(f) != 0) exit(say_error(NULL, NULL, "out of memory"));
+    char *kept = strcpy(args_alloc(n + 1), text);
+    free(text);
+    return kept;
+}
+
 /* ---- suggestions ------------------------------------------------------------------------------------------------------------ */
 
 enum { WORD = 64 };

@@ -70,6 +70,9 @@ typedef struct {
  * completion are made (cmake/cli_pages.py). */
 int args_parse(const command *self, const arg *table, int argc, char **argv, arg_list *words, int least, int most);
 
+/* The command as a shell reads it, "linnet task mqar --width 32"; argv[0] is its name. */
+const char *args_command(int argc, char **argv);
+
 /* The flags that args_parse met, by name. */
 const arg_list *args_given(void);
 

@@ -8,7 +8,7 @@ static void on_result(void *user, const char *json, const char *text)
     printf("%s\n", *(int *)user ? json : text);
 }
 
-int compare_runs(const char *const *runs, int n, const char *out, int json)
+int compare_runs(const char *const *runs, int n, const char *out, const char *asked, int json)
 {
     linnet_context *c = NULL;
     linnet_compare_options o = LINNET_COMPARE_OPTIONS_INIT;
@@ -17,6 +17,7 @@ int compare_runs(const char *const *runs, int n, const char *out, int json)
     o.runs = runs;
     o.n_runs = n;
     o.out = out;
+    o.command = asked;
     k.user = &json;
     k.result = on_result;
     if (s == LINNET_OK) s = linnet_compare(c, &o, &k);
@@ -52,7 +53,7 @@ static int run(const command *self, int argc, char **argv)
         { .kind = ARG_END },
     };
     int code = args_parse(self, table, argc, argv, &words, 1, -1);
-    return code >= 0 ? code : compare_runs(words.item, words.count, out, json);
+    return code >= 0 ? code : compare_runs(words.item, words.count, out, args_command(argc, argv), json);
 }
 
 const command cmd_compare = {

@@ -201,13 +201,13 @@ static bool names_threads(const arg_list *words)
 }
 
 /* A table and a page of what is done: the runs have left theirs. */
-static int summarise(const sweep_run *runs, int n, const char *out, int json)
+static int summarise(const sweep_run *runs, int n, const char *out, const char *asked, int json)
 {
     const char **done = args_alloc((size_t)n * sizeof *done);
     int count = 0;
     for (int i = 0; i < n; i++)
         if (runs[i].state == FINISHED) done[count++] = runs[i].folder;
-    return count ? compare_runs(done, count, out, json) : EXIT_GOOD;
+    return count ? compare_runs(done, count, out, asked, json) : EXIT_GOOD;
 }
 
 static int run(const command *self, int argc, char **argv)
@@ -247,7 +247,7 @@ static int run(const command *self, int argc, char **argv)
     stop_watch();
     (void)stop_asked(); /* from here on there is something to finish */
     const int failed = run_all(runs, n, jobs);
-    code = summarise(runs, n, out, json);
+    code = summarise(runs, n, out, args_command(argc, argv), json);
     if (code) return code;
     if (stop_asked()) return EXIT_STOPPED;
     return failed ? say_error(NULL, "The same command again runs them again, and no others.", "%d of %d runs failed", failed, n) : EXIT_GOOD;

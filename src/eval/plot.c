@@ -57,6 +57,19 @@ void lnt_page_text(lnt_page *g, double x, double y, double size, const char *ali
     put(g, "</text>\n");
 }
 
+double lnt_page_words(lnt_page *g, double x, double y, const char *text)
+{
+    while (*text) {
+        size_t n = strlen(text);
+        if (n > 165)
+            for (n = 165; n > 80 && text[n] != ' ';) n--;
+        lnt_page_text(g, x, y, 12, "start", false, "%.*s", (int)n, text);
+        y += 18;
+        text += n + (text[n] == ' ');
+    }
+    return y;
+}
+
 void lnt_page_rule(lnt_page *g, double x0, double y0, double x1, double y1, const char *colour, double width)
 {
     put(g, "<path d=\"M%.1f %.1f L%.1f %.1f\" stroke=\"%s\" stroke-width=\"%g\"/>\n", x0, y0, x1, y1, colour, width);

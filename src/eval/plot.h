@@ -40,6 +40,8 @@ void lnt_page_begin(lnt_page *g, lnt_ctx *c, const char *path, double width, dou
 /* One line of text, its baseline at y; `align` is start, middle or end. */
 void lnt_page_text(lnt_page *g, double x, double y, double size, const char *align, bool bold, const char *format, ...)
     __attribute__((format(printf, 7, 8)));
+/* Text in lines of at most 165 characters of size 12, broken at blanks; returns the baseline of the line behind them. */
+double lnt_page_words(lnt_page *g, double x, double y, const char *text);
 void lnt_page_rule(lnt_page *g, double x0, double y0, double x1, double y1, const char *colour, double width);
 /* A plot with its labels in a box; lines with names get a legend to the right of the axes. */
 void lnt_page_plot(lnt_page *g, lnt_box box, const lnt_plot *p);
