@@ -433,30 +433,70 @@ static void put_score(lnt_report *p, const char *name, int settings, double macr
     lnt_row_end(p);
 }
 
+enum { CHANGES = 5 };
+
+/* What the benchmark makes harder, one at a time. */
+static double change_of(const setting *s, int which)
+{
+    const double all[CHANGES] = {(double)s->vocabulary, (double)s->length, (double)s->train, (double)s->copy, s->noise};
+    return all[which];
+}
+
+/* Macro accuracy over each of them, a line for each task, the baseline among its points. */
+static void plot_changes(lnt_report *p, setting q[KINDS][MOST_SETTINGS], const int n[KINDS], double macro[KINDS][MOST_SETTINGS])
+{
+    static const char *const names[CHANGES] = {"vocabulary", "length", "examples to learn from", "tokens to copy", "noise"};
+    char title[64], word[24];
+    double x[MOST_SETTINGS], y[MOST_SETTINGS];
+    for (int c = 0; c < CHANGES; c++)
+        for (int i = 0; i < KINDS; i++) {
+            int points = 0;
+            for (int j = 0; j < n[i]; j++) { /* rising: examples become fewer */
+                const double v = change_of(&q[i][j], c);
+                int to = points;
+                if (j && v == change_of(&q[i][0], c)) continue;
+                for (; to > 0 && x[to - 1] > v; to--) x[to] = x[to - 1], y[to] = y[to - 1];
+                x[to] = v;
+                y[to] = macro[i][j];
+                points++;
+            }
+            if (points < 2) continue;
+            snprintf(title, sizeof title, "Macro accuracy over the %s", names[c]);
+            lnt_report_plot_join(p, &(lnt_plot){.title = title, .x_label = names[c], .y_label = "macro accuracy", .y_high = 1,
+                                                .log_x = c + 1 < CHANGES, .n_lines = 1,
+                                                .lines = &(lnt_plot_line){.name = lnt_word_at(kind_names, i, word, sizeof word), .x = x, .y = y,
+                                                                          .n = points}});
+        }
+}
+
 static linnet_status run(lnt_run *r)
 {
     const options *o = r->values;
     setting q[KINDS][MOST_SETTINGS];
-    double decay[LNT_RATES], macro_sum = 0, micro_sum = 0;
+    double decay[LNT_RATES], found[KINDS][MOST_SETTINGS], score[KINDS], macro_sum = 0, micro_sum = 0;
     int n[KINDS] = {0}, n_decays, parts = 0, at = 0, kinds = 0;
-    char word[24];
+    char word[KINDS][24];
+    const char *names[KINDS];
     LNT_TRY(check_given(r));
     LNT_TRY(lnt_task_numbers(r->c, "decays", o->decays ? o->decays : "", 0, 1e3, LNT_RATES, decay, &n_decays));
     for (int i = 0; i < KINDS; i++)
         if (o->kind == i || o->kind == KINDS) parts += n_decays * (n[i] = settings_of(o, i, q[i]));
     for (int i = 0; i < KINDS; i++) {
-        double macro = 0, micro = 0, a, b;
+        double macro = 0, micro = 0, b;
         if (!n[i]) continue;
         for (int j = 0; j < n[i]; j++) {
-            LNT_TRY(run_setting(r, &q[i][j], decay, n_decays, &at, parts, &a, &b));
-            macro += a / n[i];
+            LNT_TRY(run_setting(r, &q[i][j], decay, n_decays, &at, parts, &found[i][j], &b));
+            macro += found[i][j] / n[i];
             micro += b / n[i];
         }
-        put_score(&r->report, lnt_word_at(kind_names, i, word, sizeof word), n[i], macro, micro);
+        names[kinds] = lnt_word_at(kind_names, i, word[i], sizeof word[i]);
+        put_score(&r->report, names[kinds], n[i], macro, micro);
         macro_sum += macro;
         micro_sum += micro;
-        kinds++;
+        score[kinds++] = macro;
     }
+    if (kinds > 1) lnt_report_bars(&r->report, "Macro accuracy of each task", "macro accuracy", 1, kinds, names, score);
+    plot_changes(&r->report, q, n, found);
     if (kinds == KINDS) put_score(&r->report, "score", KINDS, macro_sum / KINDS, micro_sum / KINDS);
     return r->report.s;
 }

@@ -274,6 +274,27 @@ void lnt_report_words(lnt_report *r, const char *format, ...)
     r->n_words += r->words[r->n_words] != NULL;
 }
 
+static void copy_lines(lnt_report *r, lnt_report_plot *p, const lnt_plot *plot)
+{
+    for (int i = 0; i < plot->n_lines && p->plot.n_lines < LNT_LINES_MOST; i++) {
+        const lnt_plot_line *l = &plot->lines[i];
+        const size_t bytes = lnt_bytes((size_t)l->n, sizeof(double));
+        double *x = memory(r, bytes), *y = memory(r, bytes);
+        if (!x || !y) return;
+        memcpy(x, l->x, bytes);
+        memcpy(y, l->y, bytes);
+        p->lines[p->plot.n_lines++] = (lnt_plot_line){.name = copy(r, l->name), .x = x, .y = y, .n = l->n, .colour = l->colour, .style = l->style};
+    }
+}
+
+static const char *const *copy_bars(lnt_report *r, const lnt_plot *plot)
+{
+    const int64_t n = plot->bars ? plot->lines->n : 0;
+    const char **names = n ? memory(r, lnt_bytes((size_t)n, sizeof *names)) : NULL;
+    for (int64_t i = 0; names && i < n; i++) names[i] = copy(r, plot->bars[i]);
+    return r->s == LINNET_OK ? names : NULL;
+}
+
 void lnt_report_plot_add(lnt_report *r, const lnt_plot *plot)
 {
     lnt_report_plot *p = memory(r, sizeof *p);
@@ -282,20 +303,28 @@ void lnt_report_plot_add(lnt_report *r, const lnt_plot *plot)
     p->plot.title = copy(r, plot->title);
     p->plot.x_label = copy(r, plot->x_label);
     p->plot.y_label = copy(r, plot->y_label);
-    p->plot.n_lines = plot->n_lines < LNT_LINES_MOST ? plot->n_lines : LNT_LINES_MOST;
+    p->plot.bars = copy_bars(r, plot);
+    p->plot.n_lines = 0;
     p->plot.lines = p->lines;
-    for (int i = 0; i < p->plot.n_lines; i++) {
-        const lnt_plot_line *l = &plot->lines[i];
-        const size_t bytes = lnt_bytes((size_t)l->n, sizeof(double));
-        double *x = memory(r, bytes), *y = memory(r, bytes);
-        if (!x || !y) return;
-        memcpy(x, l->x, bytes);
-        memcpy(y, l->y, bytes);
-        p->lines[i] = (lnt_plot_line){.name = copy(r, l->name), .x = x, .y = y, .n = l->n, .style = l->style};
-    }
+    copy_lines(r, p, plot);
     if (r->last_plot) r->last_plot->next = p;
     else r->plots = p;
     r->last_plot = p;
+}
+
+void lnt_report_plot_join(lnt_report *r, const lnt_plot *plot)
+{
+    lnt_report_plot *last = NULL;
+    for (lnt_report_plot *p = r->plots; p; p = p->next)
+        if (!strcmp(p->plot.title, plot->title)) last = p;
+    if (!last || last->plot.n_lines + plot->n_lines > LNT_LINES_MOST) lnt_report_plot_add(r, plot);
+    else copy_lines(r, last, plot);
+}
+
+void lnt_report_bars(lnt_report *r, const char *title, const char *label, double high, int n, const char *const *names, const double *values)
+{
+    lnt_report_plot_add(r, &(lnt_plot){.title = title, .y_label = label, .y_high = high, .bars = names, .n_lines = 1,
+                                       .lines = &(lnt_plot_line){.x = values, .y = values, .n = n}});
 }
 
 static bool varies(const lnt_report *r, const char *table, const char *key)

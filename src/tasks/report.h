@@ -71,6 +71,10 @@ void lnt_row_end(lnt_report *r);
 void lnt_report_series(lnt_report *r, const char *name, int columns, const char *const *keys, const double *const *values, int64_t n);
 /* A plot for the page. Lines, names and numbers are copied. */
 void lnt_report_plot_add(lnt_report *r, const lnt_plot *plot);
+/* The same, but that the lines stand in the last plot of that title where there is room. */
+void lnt_report_plot_join(lnt_report *r, const lnt_plot *plot);
+/* Bars of values [n] by name; `high`: the longest there may be, 0: the largest value. */
+void lnt_report_bars(lnt_report *r, const char *title, const char *label, double high, int n, const char *const *names, const double *values);
 /* Lines of words for the page, filled to its width. */
 void lnt_report_words(lnt_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A file of the folder that the task has written itself: no stale one when the task comes again. */
