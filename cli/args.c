@@ -410,9 +410,11 @@ static arg_list given;
 
 const arg_list *args_given(void) { return &given; }
 
+bool args_only_check;
+
 int args_parse(const command *self, const arg *table, int argc, char **argv, arg_list *words, int least, int most)
 {
-    for (int i = 1; i < argc; i++)
+    for (int i = 1; i < argc && !args_only_check; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help(self, table);
             return EXIT_GOOD;

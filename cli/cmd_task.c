@@ -189,6 +189,7 @@ static int run_named(const linnet_task_info *t, const char *asked, int argc, cha
     int code = args_parse(&self, table, argc, argv, &words, t->least_files + !trains, t->most_files < 0 ? -1 : t->most_files + !trains);
     if (code >= 0) return code;
     shape.defaults = size_under(t, o.protocol);
+    if (args_only_check) return trains ? model_args_check(&shape) : EXIT_GOOD;
     o.command = asked;
     o.set = set.item;
     o.n_set = set.count;

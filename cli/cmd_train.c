@@ -250,6 +250,7 @@ static int run(const command *self, int argc, char **argv)
     if (o.init && described && !o.resume)
         return say_error(NULL, "Leave out one or the other.", "%s is a model already, flags of section \"model\" describe a new one", o.init);
     if (o.init && o.train_tokenizer) return say_error(NULL, "Leave one of them out.", "--init and --train-tokenizer exclude each other");
+    if (args_only_check) return o.init || o.resume ? EXIT_GOOD : model_args_check(&shape);
     o.texts = texts.item;
     o.n_texts = texts.count;
     if (steps) o.steps = steps;
