@@ -7,9 +7,9 @@
  *
  * A task makes its data, trains a model of a configuration (or reads with a model that there is), measures, and leaves results: each is handed to
  * the callback as it comes, and at the end the folder `out` holds all of them as JSON lines (results.jsonl), as tables (*.csv) and as a page with
- * plots (page.svg; of mesa-analysis mesa.svg). The first JSON line, whose row is "settings", and the page say what the run was: version, command, machine, protocol, every
- * option with its value (seeds among them), every key of the model, and which files it left. What a task is and which options it has, it says
- * itself: linnet_task_at, linnet_task_option_at.
+ * plots (page.svg; mesa-analysis calls it mesa.svg). The first JSON line, whose row is "settings", and the page say what the run was: version,
+ * command, machine, protocol, every option with its value (seeds among them), every key of the model, and which files it left. What a task is and
+ * which options it has, it says itself: linnet_task_at, linnet_task_option_at.
  *
  * Protocols. "paper" takes the settings of the task's paper, "short" smaller ones; an option that is set counts in both. Random draws depend on the
  * options alone, so that a task without a limit of time has the same results for every number of threads. linnet.h has the conventions. Since 0.1. */
