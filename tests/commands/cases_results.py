@@ -143,7 +143,7 @@ def training_pages(folder):
     out = folder / "out"
     linnet("task", "copying", *SMALL[:-2], "--steps", "12", "--test-every", "5", "--enough", "2", "--warmup", "0.5", "--learning-rate", "1e-3,2e-3", "--out", out)
     titles, marks = plots(out / "page.svg")
-    assert titles[:5] == [*TRAINING, "First test while training"] and marks >= 10, (titles, marks)
+    assert titles[:5] == [*TRAINING, "Looks while training"] and marks >= 10, (titles, marks)
     for i, top in ((1, 1e-3), (2, 2e-3)):
         table = rows(out / f"training-{i}.csv")
         assert [float(r["step"]) for r in table] == list(range(1, 13)), table
