@@ -244,6 +244,16 @@ static void config_text(const lnt_config *k, const char *key, char *text, size_t
     }
 }
 
+/* Whether another model of the paper has this value. */
+static bool has_also(const lnt_run *r, const char *key, const char *value)
+{
+    const char *const *list = r->task->also ? r->task->also(r->values) : NULL;
+    const size_t n = strlen(key);
+    for (int i = 0; list && list[i]; i++)
+        if (!strncmp(list[i], key, n) && list[i][n] == '=' && !strcmp(list[i] + n + 1, value)) return true;
+    return false;
+}
+
 /* Where the model's keys are not those of the paper's size: "num_hidden_layers 2 (8)". A layer without a key goes without it there, too. */
 static linnet_status find_model_cuts(lnt_run *r)
 {
@@ -268,7 +278,7 @@ static linnet_status find_model_cuts(lnt_run *r)
         snprintf(key, sizeof key, "%.*s", (int)length, pairs[i]);
         config_text(r->o->config, key, mine, sizeof mine);
         config_text(paper, key, theirs, sizeof theirs);
-        if (!again && strcmp(mine, theirs) != 0) add_cut(r, key, mine, theirs);
+        if (!again && strcmp(mine, theirs) != 0 && !has_also(r, key, mine)) add_cut(r, key, mine, theirs);
     }
     linnet_config_destroy(paper);
     return s == LINNET_ENOMEM ? s : LINNET_OK;
