@@ -1,4 +1,5 @@
 /* linnet sweep: a grid over flags of train or of a task, one folder a run, several at a time; what is done is not done again. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -209,6 +210,20 @@ static int check_runs(const sweep_run *runs, int n)
     return code;
 }
 
+/* What is left at the end takes the place of an earlier sweep's, and of nothing else: that one has .done files. */
+static int check_out(const char *out)
+{
+    bool swept = false;
+    DIR *d = is_there(join(out, "/results.jsonl", "")) ? opendir(out) : NULL;
+    if (!d) return 0;
+    for (const struct dirent *e; (e = readdir(d)) != NULL && !swept;) {
+        const size_t n = strlen(e->d_name);
+        swept = n > 5 && strcmp(e->d_name + n - 5, ".done") == 0;
+    }
+    closedir(d);
+    return swept ? 0 : say_error(NULL, "Another folder keeps both.", "--out is %s, which holds results that are no sweep's", out);
+}
+
 static bool names_threads(const arg_list *words)
 {
     for (int i = 0; i < words->count; i++)
@@ -259,7 +274,7 @@ static int run(const command *self, int argc, char **argv)
     for (int i = 0; i < n; i++) make_run(&runs[i], axes, grid.count, i, out, &words, jobs > 1 && !names_threads(&words) ? threads : NULL);
     for (int i = 0; i < n; i++)
         if (runs[i].state == FINISHED && (code = check_done(&runs[i])) != 0) return code;
-    if ((code = check_runs(runs, n)) != 0) return code;
+    if ((code = check_runs(runs, n)) != 0 || (code = check_out(out)) != 0) return code;
     if (mkdir(out, 0777) != 0 && errno != EEXIST) return say_error(NULL, NULL, "cannot make the folder %s: %s", out, strerror(errno));
     stop_watch();
     (void)stop_asked(); /* from here on there is something to finish */

@@ -52,6 +52,7 @@ def folders_of_others(folder):
     refused("train", text_file(), "--out", out, says=[str(out), "results of a task"])
     refused("task", "mqar", *SMALL, "--out", out, says=[f"--out is {out}", "holds results of the task parity"])
     refused("task", "mqar", *SMALL, "--out", both, says=[f"--out is {both}", "a comparison"])
+    refused("sweep", "--out", out, "--grid", "seed=1,2", "--", "task", "parity", *SMALL, says=[f"--out is {out}", "no sweep's"])
     refused("compare", both, out, "--out", out, says=[str(out), "results of the task parity"])
     assert files_below(folder) == before
     held = folder / "run"
