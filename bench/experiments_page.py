@@ -435,7 +435,7 @@ def spent(c):
 
 def cuts_of(c, page):
     """As the runs say them, without files that they have read, and what the models are."""
-    found = dict.fromkeys(re.sub(r"(, )?\w+ \S+ \(none\)", "", x) for cell in c.lines for x in cell.get("cuts", []))
+    found = dict.fromkeys(re.sub(r"(, )?(?!mlp )\b\w+ \S+ \(none\)", "", x) for cell in c.lines for x in cell.get("cuts", []))
     named = [MODELS[page]] if page in MODELS else []
     return [*(x.replace("batch 64 (0)", "batch 64 (by the length: 256 of 256 tokens, 128 of 512)") for x in found), *named]
 

@@ -45,6 +45,23 @@ void arg_list_add(arg_list *l, const char *item)
     l->item[l->count++] = item;
 }
 
+const char *args_command(int argc, char **argv)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) exit(say_error(NULL, NULL, "out of memory"));
+    fputs("linnet", f);
+    for (int i = 0; i < argc; i++) {
+        fputc(' ', f);
+        say_quoted(f, argv[i]);
+    }
+    if (fclose(f) != 0) exit(say_error(NULL, NULL, "out of memory"));
+    char *kept = strcpy(args_alloc(n + 1), text);
+    free(text);
+    return kept;
+}
+
 /* ---- suggestions ------------------------------------------------------------------------------------------------------------ */
 
 enum { WORD = 64 };
@@ -393,9 +410,11 @@ static arg_list given;
 
 const arg_list *args_given(void) { return &given; }
 
+bool args_only_check;
+
 int args_parse(const command *self, const arg *table, int argc, char **argv, arg_list *words, int least, int most)
 {
-    for (int i = 1; i < argc; i++)
+    for (int i = 1; i < argc && !args_only_check; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help(self, table);
             return EXIT_GOOD;

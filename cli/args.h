@@ -70,8 +70,14 @@ typedef struct {
  * completion are made (cmake/cli_pages.py). */
 int args_parse(const command *self, const arg *table, int argc, char **argv, arg_list *words, int least, int most);
 
+/* The command as a shell reads it, "linnet task mqar --width 32"; argv[0] is its name. */
+const char *args_command(int argc, char **argv);
+
 /* The flags that args_parse met, by name. */
 const arg_list *args_given(void);
+
+/* train and task say what is wrong with their flags, and do nothing: `linnet sweep` asks that of each run before it makes anything. */
+extern bool args_only_check;
 
 /* Run the part that argv[1] names, of a command made of parts: "bench op" is part "op" of bench. `what` they are called in an error: "benchmark". */
 int args_run_part(const command *self, const command *parts, size_t n, const char *what, int argc, char **argv);
@@ -130,6 +136,8 @@ typedef struct {
 
 /* The configuration that the flags describe. Returns 0, or the exit code after saying why not. */
 int model_args_config(linnet_context *c, const model_args *m, linnet_config **out);
+/* Whether they describe one. Returns 0, or the exit code after saying why not. */
+int model_args_check(const model_args *m);
 /* What the flags make of the configuration in a folder: the same when they say what it says. *out stays as it is when no such flag was given. */
 int model_args_resumed(linnet_context *c, const model_args *m, const char *folder, linnet_config **out);
 

@@ -1,4 +1,6 @@
 /* linnet compare: runs side by side. */
+#include <sys/stat.h>
+
 #include "commands.h"
 #include "linnet/task.h"
 #include "say.h"
@@ -8,7 +10,7 @@ static void on_result(void *user, const char *json, const char *text)
     printf("%s\n", *(int *)user ? json : text);
 }
 
-int compare_runs(const char *const *runs, int n, const char *out, int json)
+int compare_runs(const char *const *runs, int n, const char *out, const char *asked, int json)
 {
     linnet_context *c = NULL;
     linnet_compare_options o = LINNET_COMPARE_OPTIONS_INIT;
@@ -17,6 +19,7 @@ int compare_runs(const char *const *runs, int n, const char *out, int json)
     o.runs = runs;
     o.n_runs = n;
     o.out = out;
+    o.command = asked;
     k.user = &json;
     k.result = on_result;
     if (s == LINNET_OK) s = linnet_compare(c, &o, &k);
@@ -40,6 +43,21 @@ int page_of_run(const char *folder)
     return code;
 }
 
+/* Files beside folders: a shell's "SWEEP/" followed by a star means the runs there. */
+static void leave_files_out(arg_list *runs)
+{
+    const char **kept = args_alloc((size_t)(runs->count + 1) * sizeof *kept);
+    struct stat st;
+    int n = 0;
+    for (int i = 0; i < runs->count; i++)
+        if (stat(runs->item[i], &st) != 0 || S_ISDIR(st.st_mode)) kept[n++] = runs->item[i];
+    const int out = runs->count - n;
+    if (!n || !out) return;
+    fprintf(stderr, "note: %d file%s no run%s left out\n", out, out == 1 ? " that is" : "s that are", out == 1 ? " is" : "s are");
+    runs->item = kept;
+    runs->count = n;
+}
+
 static int run(const command *self, int argc, char **argv)
 {
     const char *out = NULL;
@@ -52,14 +70,16 @@ static int run(const command *self, int argc, char **argv)
         { .kind = ARG_END },
     };
     int code = args_parse(self, table, argc, argv, &words, 1, -1);
-    return code >= 0 ? code : compare_runs(words.item, words.count, out, json);
+    if (code >= 0) return code;
+    leave_files_out(&words);
+    return compare_runs(words.item, words.count, out, args_command(argc, argv), json);
 }
 
 const command cmd_compare = {
     .name = "compare",
     .summary = "runs side by side: a table, and their curves on one page",
     .usage = "RUN... [options]",
-    .about = "A run is a folder that `linnet train --out` or `linnet task --out` left.",
+    .about = "A run is a folder that `linnet train --out` or `linnet task --out` left. Files beside such folders are left out.",
     .example = "linnet compare model-a/ model-b/ --out compared",
     .run = run,
 };

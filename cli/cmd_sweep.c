@@ -1,4 +1,5 @@
 /* linnet sweep: a grid over flags of train or of a task, one folder a run, several at a time; what is done is not done again. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -187,10 +188,40 @@ static int check_words(const arg_list *words)
     if (strcmp(first, "train") != 0 && strcmp(first, "task") != 0)
         return say_error(NULL, "Behind -- stands the command to run: -- train TEXT..., or -- task NAME ...",
                          "a sweep of \"%s\", expected train or task", first);
+    if (strcmp(first, "task") == 0 && words->count == 1) return say_error(NULL, NULL, "a sweep of task, expected its name too: -- task NAME ...");
     for (int i = 0; i < words->count; i++)
         if (strcmp(words->item[i], "--out") == 0 || strncmp(words->item[i], "--out=", 6) == 0)
             return say_error(NULL, NULL, "--out behind --, but each run has a folder of its own");
     return 0;
+}
+
+/* What the commands themselves say of their flags, before anything is made. */
+static int check_runs(const sweep_run *runs, int n)
+{
+    int code = 0;
+    args_only_check = true;
+    for (int i = 0; i < n && !code; i++) {
+        const command *c = strcmp(runs[i].argv[1], "train") == 0 ? &cmd_train : &cmd_task;
+        int argc = 0;
+        while (runs[i].argv[argc]) argc++;
+        code = c->run(c, argc - 1, runs[i].argv + 1);
+    }
+    args_only_check = false;
+    return code;
+}
+
+/* What is left at the end takes the place of an earlier sweep's, and of nothing else: that one has .done files. */
+static int check_out(const char *out)
+{
+    bool swept = false;
+    DIR *d = is_there(join(out, "/results.jsonl", "")) ? opendir(out) : NULL;
+    if (!d) return 0;
+    for (const struct dirent *e; (e = readdir(d)) != NULL && !swept;) {
+        const size_t n = strlen(e->d_name);
+        swept = n > 5 && strcmp(e->d_name + n - 5, ".done") == 0;
+    }
+    closedir(d);
+    return swept ? 0 : say_error(NULL, "Another folder keeps both.", "--out is %s, which holds results that are no sweep's", out);
 }
 
 static bool names_threads(const arg_list *words)
@@ -201,13 +232,13 @@ static bool names_threads(const arg_list *words)
 }
 
 /* A table and a page of what is done: the runs have left theirs. */
-static int summarise(const sweep_run *runs, int n, const char *out, int json)
+static int summarise(const sweep_run *runs, int n, const char *out, const char *asked, int json)
 {
     const char **done = args_alloc((size_t)n * sizeof *done);
     int count = 0;
     for (int i = 0; i < n; i++)
         if (runs[i].state == FINISHED) done[count++] = runs[i].folder;
-    return count ? compare_runs(done, count, out, json) : EXIT_GOOD;
+    return count ? compare_runs(done, count, out, asked, json) : EXIT_GOOD;
 }
 
 static int run(const command *self, int argc, char **argv)
@@ -225,7 +256,7 @@ static int run(const command *self, int argc, char **argv)
         { "json", ARG_SWITCH, &json, .help = "print the table as JSON lines" },
         { .kind = ARG_END },
     };
-    int code = args_parse(self, table, argc, argv, &words, 2, -1);
+    int code = args_parse(self, table, argc, argv, &words, 1, -1);
     if (code >= 0) return code;
     if (!out) return say_error(NULL, "Run `linnet sweep --help` for usage and flags.", "--out is missing: a folder for the runs");
     if ((code = check_words(&words)) != 0) return code;
@@ -235,7 +266,6 @@ static int run(const command *self, int argc, char **argv)
         if (n > MOST_RUNS / axes[i].n) return say_error(NULL, NULL, "more than %d runs", MOST_RUNS);
         n *= axes[i].n;
     }
-    if (mkdir(out, 0777) != 0 && errno != EEXIST) return say_error(NULL, NULL, "cannot make the folder %s: %s", out, strerror(errno));
     char threads[32];
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     snprintf(threads, sizeof threads, "%ld", cores > jobs ? cores / jobs : 1);
@@ -244,10 +274,12 @@ static int run(const command *self, int argc, char **argv)
     for (int i = 0; i < n; i++) make_run(&runs[i], axes, grid.count, i, out, &words, jobs > 1 && !names_threads(&words) ? threads : NULL);
     for (int i = 0; i < n; i++)
         if (runs[i].state == FINISHED && (code = check_done(&runs[i])) != 0) return code;
+    if ((code = check_runs(runs, n)) != 0 || (code = check_out(out)) != 0) return code;
+    if (mkdir(out, 0777) != 0 && errno != EEXIST) return say_error(NULL, NULL, "cannot make the folder %s: %s", out, strerror(errno));
     stop_watch();
     (void)stop_asked(); /* from here on there is something to finish */
     const int failed = run_all(runs, n, jobs);
-    code = summarise(runs, n, out, json);
+    code = summarise(runs, n, out, args_command(argc, argv), json);
     if (code) return code;
     if (stop_asked()) return EXIT_STOPPED;
     return failed ? say_error(NULL, "The same command again runs them again, and no others.", "%d of %d runs failed", failed, n) : EXIT_GOOD;

@@ -126,7 +126,7 @@ static int run_task(const linnet_task_info *t, const machine_args *m, const mode
         stop_watch();
         s = linnet_task_run(c, t->name, o, &k);
         progress_close(&v->bar);
-        if (s == LINNET_OK && o->out && !v->json) printf("a page of plots and the numbers are in %s\n", o->out);
+        if (s == LINNET_OK && o->out && !v->json) printf("a page and the numbers are in %s\n", o->out);
         if (s != LINNET_OK) code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_of_flags(c, s, table);
     }
     linnet_tokenizer_destroy(tokenizer);
@@ -153,7 +153,7 @@ static const char *const *size_under(const linnet_task_info *t, const char *prot
     return all.item;
 }
 
-static int run_named(const linnet_task_info *t, int argc, char **argv)
+static int run_named(const linnet_task_info *t, const char *asked, int argc, char **argv)
 {
     machine_args m = MACHINE_ARGS_INIT;
     model_args shape = { .defaults = t->size };
@@ -169,7 +169,8 @@ static int run_named(const linnet_task_info *t, int argc, char **argv)
     const arg model[] = { MODEL_FLAGS(&shape, size) };
     const arg common[] = {
         { "results", ARG_HEADING },
-        { "out", ARG_TEXT, &o.out, "DIR", "folder for results.jsonl, CSV files and a page of plots", .fallback = trains ? "none" : "" },
+        { "out", ARG_TEXT, &o.out, "DIR", "folder for results.jsonl, CSV files and a page: settings, tables, plots",
+          .fallback = trains ? "none" : "" },
         { "protocol", ARG_TEXT, &o.protocol, "short|paper", "settings smaller than the paper's, or the paper's", .fallback = "short" },
         { "budget", ARG_REAL, &minutes, "MINUTES",
           trains ? "as many updates as there is time for; no training begins later"
@@ -193,6 +194,8 @@ static int run_named(const linnet_task_info *t, int argc, char **argv)
     int code = args_parse(&self, table, argc, argv, &words, t->least_files + !trains, t->most_files < 0 ? -1 : t->most_files + !trains);
     if (code >= 0) return code;
     shape.defaults = size_under(t, o.protocol);
+    if (args_only_check) return trains ? model_args_check(&shape) : EXIT_GOOD;
+    o.command = asked;
     o.set = set.item;
     o.n_set = set.count;
     o.max_seconds = 60 * minutes;
@@ -225,7 +228,7 @@ static int list_tasks(int json)
 static int run(const command *self, int argc, char **argv)
 {
     const linnet_task_info *t = argc > 1 ? linnet_task_find(argv[1]) : NULL;
-    if (t) return run_named(t, argc - 1, argv + 1);
+    if (t) return run_named(t, args_command(argc, argv), argc - 1, argv + 1);
     int json = 0;
     arg_list words = { 0 };
     const arg table[] = {

@@ -242,14 +242,22 @@ static int run(const command *self, int argc, char **argv)
         MACHINE_FLAGS(&m),
         {.kind = ARG_END},
     };
-    int code = args_parse(self, table, argc, argv, &texts, 1, -1);
+    int code = args_parse(self, table, argc, argv, &texts, 0, -1);
     if (code >= 0) return code;
-    if (!o.out) return say_error(NULL, "Run `linnet train --help` for usage and flags.", "--out is missing: a folder for the checkpoint");
+    static const char help[] = "Run `linnet train --help` for usage and flags.";
+    if (!texts.count && !o.resume) return say_error(NULL, help, "too few arguments, expected: linnet train %s", self->usage);
+    if (!o.out) return say_error(NULL, help, "--out is missing: a folder for the checkpoint");
+    if (!texts.count) {
+        char example[4200];
+        snprintf(example, sizeof example, "It keeps what they were, not where. For example: linnet train books/ --out %s --resume", o.out);
+        return say_error(NULL, example, "TEXT is missing: the texts that the run in %s was started with", o.out);
+    }
     if (o.train_tokenizer && o.tokenizer) return say_error(NULL, "Leave one of them out.", "--tokenizer and --train-tokenizer exclude each other");
     const bool described = shape.mixer || shape.pattern || shape.config || shape.preset || shape.set.count;
     if (o.init && described && !o.resume)
         return say_error(NULL, "Leave out one or the other.", "%s is a model already, flags of section \"model\" describe a new one", o.init);
     if (o.init && o.train_tokenizer) return say_error(NULL, "Leave one of them out.", "--init and --train-tokenizer exclude each other");
+    if (args_only_check) return o.init || o.resume ? EXIT_GOOD : model_args_check(&shape);
     o.texts = texts.item;
     o.n_texts = texts.count;
     if (steps) o.steps = steps;

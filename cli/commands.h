@@ -8,8 +8,8 @@ extern const command cmd_train, cmd_eval, cmd_generate, cmd_chat, cmd_serve, cmd
     cmd_convert,
     cmd_compare, cmd_op, cmd_bench;
 
-/* The table of runs, printed, and with `out` their page there; returns the exit code. */
-int compare_runs(const char *const *runs, int n, const char *out, int json);
+/* The table of runs, printed, and with `out` their page there, which shows the command that was asked; returns the exit code. */
+int compare_runs(const char *const *runs, int n, const char *out, const char *asked, int json);
 /* page.svg of a training in its own folder. */
 int page_of_run(const char *folder);
 

@@ -80,6 +80,17 @@ int model_args_config(linnet_context *c, const model_args *m, linnet_config **ou
     return s == LINNET_OK ? 0 : say_status(c, s);
 }
 
+int model_args_check(const model_args *m)
+{
+    linnet_context *c = NULL;
+    linnet_config *config = NULL;
+    const linnet_status s = linnet_context_create(NULL, &c);
+    const int code = s == LINNET_OK ? model_args_config(c, m, &config) : say_status(c, s);
+    linnet_config_destroy(config);
+    linnet_context_destroy(c);
+    return code;
+}
+
 int model_args_resumed(linnet_context *c, const model_args *m, const char *folder, linnet_config **out)
 {
     if (m->config) return model_args_config(c, m, out);

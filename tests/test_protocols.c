@@ -154,7 +154,8 @@ static void recalls_paper_goes_by_the_setting(void **state)
                  false);
     assert_int_equal(s.last_test, 2);
     forget(&s);
-    s = run_task("mqar", "short", "setting=mixed vocabulary=1024 batch=8", "delta_net", "", 0, NULL, true);
+    s = run_task("mqar", "short", "setting=mixed vocabulary=1024 batch=8", "delta_net", "hidden_size=256", 0, NULL, true);
+    has(s.cuts, "hidden_size 256 (64)"); /* which has two widths of the four */
     has(s.cuts, "steps 1000 (22500), epochs 0 (32), batch 8 (256), examples 0 (180000)");
     lacks(s.cuts, "setting");
     forget(&s);
@@ -183,7 +184,9 @@ static void the_models_cuts_are_named(void **state)
     } models[] = {
         {"regbench", "gla", "", {"num_hidden_layers 2 (8)", "hidden_size 128 (256)"}, {"num_heads"}},
         {"mqar", "delta_net", "", {"mlp swiglu (none)", "norm rmsnorm (layernorm)", "use_short_conv true (false)"}, {"hidden_size", "num_hidden"}},
-        {"mqar", "attention", "num_heads=4", {"num_heads 4 (2)"}, {"use_short_conv"}},
+        {"mqar", "attention", "num_heads=4 hidden_size=256", {"num_heads 4 (2)"}, {"use_short_conv", "hidden_size"}}, /* one of four widths */
+        {"mqar", "attention", "hidden_size=32", {"hidden_size 32 (64)"}, {"use_short_conv"}},
+        {"regbench", "gla", "num_hidden_layers=12 hidden_size=64", {"hidden_size 64 (256)"}, {"num_hidden_layers"}},
         {"mad", "mamba", "hidden_size=64", {"hidden_size 64 (128)"}, {"num_heads", "head_dim"}},
         {"parity", "attention", "num_hidden_layers=1", {"num_hidden_layers 1 (2)"}, {"hidden_size", "num_heads"}},
         {"word-problem", "gated_deltaproduct", "", {"num_heads 8 (12)"}, {"hidden_size", "num_hidden_layers"}},

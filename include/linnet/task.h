@@ -7,7 +7,9 @@
  *
  * A task makes its data, trains a model of a configuration (or reads with a model that there is), measures, and leaves results: each is handed to
  * the callback as it comes, and at the end the folder `out` holds all of them as JSON lines (results.jsonl), as tables (*.csv) and as a page with
- * plots (page.svg). What a task is and which options it has, it says itself: linnet_task_at, linnet_task_option_at.
+ * plots (page.svg; mesa-analysis calls it mesa.svg). The first JSON line, whose row is "settings", and the page say what the run was: version,
+ * command, machine, protocol, every option with its value (seeds among them), every key of the model, and which files it left. What a task is and
+ * which options it has, it says itself: linnet_task_at, linnet_task_option_at.
  *
  * Protocols. "paper" takes the settings of the task's paper, "short" smaller ones; an option that is set counts in both. Random draws depend on the
  * options alone, so that a task without a limit of time has the same results for every number of threads. linnet.h has the conventions. Since 0.1. */
@@ -76,8 +78,9 @@ typedef struct {
     const linnet_tokenizer *tokenizer;
     const char *const *files;        /* what the task reads, n_files of them */
     int32_t n_files;
+    const char *command;             /* how somebody asked for it, kept with the results; NULL: not known */
 } linnet_task_options;
-#define LINNET_TASK_OPTIONS_INIT { sizeof(linnet_task_options), NULL, NULL, 0, 0, NULL, NULL, LINNET_F32, NULL, NULL, NULL, 0 }
+#define LINNET_TASK_OPTIONS_INIT { sizeof(linnet_task_options), NULL, NULL, 0, 0, NULL, NULL, LINNET_F32, NULL, NULL, NULL, 0, NULL }
 
 /* What a task is about to do. */
 typedef struct {
@@ -106,9 +109,10 @@ typedef struct {
 } linnet_task_callbacks;
 #define LINNET_TASK_CALLBACKS_INIT { sizeof(linnet_task_callbacks), NULL, NULL, NULL, NULL }
 
-/* Run a task. `callbacks` may be NULL. LINNET_EINVAL: there is no such task, an option is none of its own or out of its range, or what it needs
- * (configuration, model, files) is missing: then nothing was written. LINNET_EINTERRUPTED: stopped by `progress`; what was measured until then is
- * in `out`. Everything that is handed in stays the caller's. */
+/* Run a task. `callbacks` may be NULL. LINNET_EINVAL: there is no such task, an option is none of its own or out of its range, what it needs
+ * (configuration, model, files) is missing, or `out` holds results of something else: then nothing was written. Results of the same task give way
+ * to the new ones, whole to whole. LINNET_EINTERRUPTED: stopped by `progress`; what was measured until then is in `out`, where no whole results
+ * are. Everything that is handed in stays the caller's. */
 LINNET_API linnet_status linnet_task_run(linnet_context *c, const char *name, const linnet_task_options *options,
                                          const linnet_task_callbacks *callbacks);
 
@@ -124,12 +128,13 @@ typedef struct {
     int32_t n_runs;
     const char *out;         /* folder for results.jsonl, CSV files and page.svg, made when it is not there; NULL: rows go to the callback alone */
     int32_t page;            /* 1: page.svg alone, as a run's own folder may have it */
+    const char *command;     /* how somebody asked for it, kept with the table; NULL: not known */
 } linnet_compare_options;
-#define LINNET_COMPARE_OPTIONS_INIT { sizeof(linnet_compare_options), NULL, 0, NULL, 0 }
+#define LINNET_COMPARE_OPTIONS_INIT { sizeof(linnet_compare_options), NULL, 0, NULL, 0, NULL }
 
 /* A row for each training (loss of its last twentieth, held-out loss, tokens, seconds) and for each result of a task, with the run's name, and the
- * curves of all trainings on one page. Of `callbacks` (may be NULL) only `result` is called. LINNET_EINVAL where a folder is no run: then nothing
- * was written. */
+ * curves of all trainings on one page. Of `callbacks` (may be NULL) only `result` is called. LINNET_EINVAL where a folder is no run, or `out`
+ * holds results of something else: then nothing was written. */
 LINNET_API linnet_status linnet_compare(linnet_context *c, const linnet_compare_options *options, const linnet_task_callbacks *callbacks);
 
 #ifdef __cplusplus

@@ -10,6 +10,8 @@ enum { WIDTH = 860, HEIGHT = 480, MOST_POINTS = 1500 };
 static const char *const colours[] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"};
 enum { COLOURS = sizeof colours / sizeof *colours };
 
+const char *lnt_plot_colour(int i) { return colours[i % COLOURS]; }
+
 /* ---- page ---- */
 
 static void put(lnt_page *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -55,6 +57,19 @@ void lnt_page_text(lnt_page *g, double x, double y, double size, const char *ali
     put(g, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"%g\" text-anchor=\"%s\"%s>", x, y, size, align, bold ? " font-weight=\"bold\"" : "");
     put_escaped(g, text);
     put(g, "</text>\n");
+}
+
+double lnt_page_words(lnt_page *g, double x, double y, const char *text)
+{
+    while (*text) {
+        size_t n = strlen(text);
+        if (n > 165)
+            for (n = 165; n > 80 && text[n] != ' ';) n--;
+        lnt_page_text(g, x, y, 12, "start", false, "%.*s", (int)n, text);
+        y += 18;
+        text += n + (text[n] == ' ');
+    }
+    return y;
 }
 
 void lnt_page_rule(lnt_page *g, double x0, double y0, double x1, double y1, const char *colour, double width)
@@ -202,12 +217,18 @@ static void put_axes(canvas *k)
 
 /* ---- lines ---- */
 
-static void put_line(canvas *k, const lnt_plot_line *l, const char *colour)
+static const char *colour_of(const lnt_plot *p, int i) { return p->lines[i].colour ? p->lines[i].colour : lnt_plot_colour(i); }
+
+static bool is_dashed(const lnt_plot *p, int i) { return p->lines[i].style == LNT_DASHED || (!p->lines[i].colour && i >= COLOURS); }
+
+static void put_line(canvas *k, int line)
 {
+    const lnt_plot_line *l = &k->p->lines[line];
+    const char *colour = colour_of(k->p, line);
     int64_t every = l->n > MOST_POINTS ? (l->n + MOST_POINTS - 1) / MOST_POINTS : 1;
     bool pen_up = true, dots = l->style == LNT_DOTS || l->n == 1;
     if (!dots)
-        put(k->g, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\"%s d=\"", colour, l->style == LNT_DASHED ? " stroke-dasharray=\"5 3\"" : "");
+        put(k->g, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\"%s d=\"", colour, is_dashed(k->p, line) ? " stroke-dasharray=\"5 3\"" : "");
     for (int64_t i = 0; i < l->n; i += every) {
         if (!isfinite(l->y[i]) || (k->p->log_y && l->y[i] <= 0)) {
             pen_up = true;
@@ -221,8 +242,6 @@ static void put_line(canvas *k, const lnt_plot_line *l, const char *colour)
     if (!dots) put(k->g, "\"/>\n");
 }
 
-static const char *colour_of(const lnt_plot *p, int i) { return p->lines[i].colour ? p->lines[i].colour : colours[i % COLOURS]; }
-
 static void put_legend(canvas *k)
 {
     double x = k->right + 14, y = k->top + 10;
@@ -230,16 +249,46 @@ static void put_legend(canvas *k)
         const lnt_plot_line *l = &k->p->lines[i];
         if (!l->name) continue;
         put(k->g, "<path d=\"M%.1f %.1f h22\" stroke=\"%s\" stroke-width=\"2.5\"%s/>\n", x, y - 4, colour_of(k->p, i),
-            l->style == LNT_DASHED ? " stroke-dasharray=\"5 3\"" : "");
+            is_dashed(k->p, i) ? " stroke-dasharray=\"5 3\"" : "");
         lnt_page_text(k->g, x + 28, y, 11, "start", false, "%s", l->name);
         y += 17;
     }
+}
+
+/* Names left of the bars, values behind them. */
+static void put_bars(lnt_page *g, lnt_box b, const lnt_plot *p)
+{
+    const lnt_plot_line *l = p->lines;
+    size_t longest = 0;
+    double high = p->y_high;
+    char text[32];
+    for (int64_t i = 0; i < l->n; i++) {
+        if (strlen(p->bars[i]) > longest) longest = strlen(p->bars[i]);
+        if (p->y_high <= p->y_low && l->y[i] > high) high = l->y[i];
+    }
+    canvas k = {.g = g, .p = p, .left = b.x + 24 + 6.5 * (double)longest, .right = b.x + b.width - 64, .top = b.y + 26, .bottom = b.y + b.height - 40,
+                .x1 = high > 0 ? high : 1};
+    const double step = fmin(30, (k.bottom - k.top) / (double)l->n), across = (k.right - k.left) / 50;
+    k.bottom = k.top + step * (double)l->n;
+    if (p->title) lnt_page_text(g, k.left, b.y + 16, 13, "start", true, "%s", p->title);
+    for (int64_t i = 0; i < l->n; i++) {
+        const double y = k.top + step * (double)i, width = l->y[i] > 0 ? at_x(&k, fmin(l->y[i], k.x1)) - k.left : 0;
+        put(g, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"/>\n", k.left, y + 0.15 * step, width, 0.7 * step,
+            lnt_plot_colour(0));
+        lnt_page_text(g, k.left - 6, y + step / 2 + 4, 11, "end", false, "%s", p->bars[i]);
+        lnt_format(text, sizeof text, "%.4g", l->y[i]);
+        lnt_page_text(g, k.left + width + 6, y + step / 2 + 4, 11, "start", false, "%s", text);
+    }
+    linear_ticks(&k, 'x', 0, k.x1, across < 2 ? 2 : across > 10 ? 10 : (int)across, false);
+    put(g, "<path d=\"M%.1f %.1f V%.1f H%.1f\" fill=\"none\" stroke=\"#888\"/>\n", k.left, k.top, k.bottom, k.right);
+    if (p->y_label) lnt_page_text(g, (k.left + k.right) / 2, k.bottom + 34, 12, "middle", false, "%s", p->y_label);
 }
 
 void lnt_page_plot(lnt_page *g, lnt_box b, const lnt_plot *p)
 {
     canvas k = {.g = g, .p = p};
     size_t longest = 0;
+    if (p->bars) return put_bars(g, b, p);
     for (int i = 0; i < p->n_lines; i++)
         if (p->lines[i].name && strlen(p->lines[i].name) > longest) longest = strlen(p->lines[i].name);
     k.left = b.x + 44 + (p->y_label ? 18 : 0);
@@ -248,7 +297,7 @@ void lnt_page_plot(lnt_page *g, lnt_box b, const lnt_plot *p)
     k.bottom = b.y + b.height - 22 - (p->x_label ? 18 : 0);
     find_range(&k);
     put_axes(&k);
-    for (int i = 0; i < p->n_lines; i++) put_line(&k, &p->lines[i], colour_of(p, i));
+    for (int i = 0; i < p->n_lines; i++) put_line(&k, i);
     if (longest) put_legend(&k);
     if (p->title) lnt_page_text(g, k.left, b.y + 16, 13, "start", true, "%s", p->title);
     if (p->x_label) lnt_page_text(g, (k.left + k.right) / 2, b.y + b.height - 6, 12, "middle", false, "%s", p->x_label);

@@ -93,13 +93,14 @@ linnet_status lnt_choice_score(lnt_reader *k, const char *path, const char *labe
     return s;
 }
 
-static void put_share(lnt_report *p, const char *name, int64_t right, int64_t n)
+static double put_share(lnt_report *p, const char *name, int64_t right, int64_t n)
 {
     char text[32] = "";
     const double x = (double)right / (double)n;
     lnt_row_real(p, name, x);
     strcat(strcpy(text, name), "_stderr");
     lnt_row_real(p, text, n > 1 ? sqrt(x * (1 - x) / (double)(n - 1)) : NAN);
+    return x;
 }
 
 static linnet_status run(lnt_run *r)
@@ -123,10 +124,12 @@ static linnet_status run(lnt_run *r)
     lnt_row_begin(&r->report, "result");
     lnt_row_text(&r->report, "format", lnt_word_at(LNT_CHOICE_FORMATS, o->format, word, sizeof word));
     lnt_row_int(&r->report, "examples", z.n);
-    put_share(&r->report, "acc", z.right, z.n);
-    put_share(&r->report, "acc_norm", z.by_character, z.n);
-    put_share(&r->report, "acc_per_token", z.by_token, z.n);
+    static const char *const names[] = {"acc", "acc_norm", "acc_per_token"};
+    const int64_t right[] = {z.right, z.by_character, z.by_token};
+    double share[3];
+    for (int i = 0; i < 3; i++) share[i] = put_share(&r->report, names[i], right[i], z.n);
     lnt_row_end(&r->report);
+    lnt_report_bars(&r->report, "Share of right answers", NULL, 1, 3, names, share);
 done:
     lnt_reader_close(&k);
     lnt_lines_close(&l);

@@ -84,8 +84,10 @@ static linnet_status run(lnt_run *r)
     }
     lnt_row_begin(&r->report, "result");
     lnt_row_int(&r->report, "examples", n);
-    lnt_row_real(&r->report, "contains", (double)right / (double)n);
+    const double share = (double)right / (double)n;
+    lnt_row_real(&r->report, "contains", share);
     lnt_row_end(&r->report);
+    lnt_report_bars(&r->report, "Share of texts whose value is found", NULL, 1, 1, (const char *const[]){"contains"}, &share);
 done:
     lnt_reader_close(&k);
     lnt_lines_close(&l);

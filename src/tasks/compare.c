@@ -5,7 +5,8 @@
 
 #include "core/border.h"
 #include "core/file.h"
-#include "tasks/report.h"
+#include "tasks/record.h"
+#include "tasks/results.h"
 #include "tasks/texts.h"
 
 enum { POINTS = 200 /* of a curve: means over equal parts of the run */, A_PLOT = LNT_LINES_MOST };
@@ -172,6 +173,10 @@ static linnet_status read_results(comparison *k, const char *path, const char *n
     while ((s = lnt_lines_next(&l, &line)) == LINNET_OK && line) {
         const char *key, *table = json_string_value(json_object_get(line, "row"));
         json_t *v;
+        if (table && !strcmp(table, LNT_RESULTS_ROW)) { /* what the run was stands in its own folder */
+            json_decref(line);
+            continue;
+        }
         const char *kept = lnt_arena_strdup(k->arena, table ? table : "result");
         if (!kept) s = lnt_fail_memory(k->c, 64);
         lnt_row_begin(&k->report, kept ? kept : "");
@@ -313,6 +318,10 @@ static linnet_status compare(comparison *k, const linnet_compare_options *o)
     plot_all(k, "Learning rate", "", 2, false);
     plot_all(k, "Gradient norm", "", 3, true);
     LNT_TRY(plot_grid(k));
+    if (o->out && !o->page) {
+        LNT_TRY(lnt_record_runs(&k->report, o));
+        lnt_record_words(&k->report);
+    }
     return o->out ? lnt_make_folder(k->c, o->out) : LINNET_OK;
 }
 
@@ -325,6 +334,7 @@ linnet_status linnet_compare(linnet_context *c, const linnet_compare_options *op
     if (callbacks) LNT_TRY(lnt_options_take(c, "task_callbacks", callbacks, &back));
     LNT_TRY(lnt_need(c, o.runs, "the list of runs"));
     for (int i = 0; i < o.n_runs; i++) LNT_TRY(lnt_need(c, o.runs[i], "a run"));
+    if (o.out && !o.page) LNT_TRY(lnt_results_check(c, o.out, "compare", NULL));
     comparison k = {.c = c, .arena = &arena, .report = {.c = c, .task = "compare", .out = o.out, .k = &back, .only_page = o.page != 0}};
     const linnet_status s = compare(&k, &o);
     if (s != LINNET_OK) k.report.out = NULL;

@@ -112,8 +112,8 @@ static linnet_status one_draw(lnt_run *r, lnt_reader *k, const items *z, int64_t
 static linnet_status one_file(lnt_run *r, lnt_reader *k, const char *path, const items *z, double done, double part)
 {
     const options *o = r->values;
-    double counts[MOST_SHOTS];
-    int n_counts;
+    double counts[MOST_SHOTS], acc[MOST_SHOTS];
+    int n_counts, measured = 0;
     const char *name = strrchr(path, '/');
     LNT_TRY(lnt_task_numbers(r->c, "shots", o->shots, 0, MOST_COUNT, MOST_SHOTS, counts, &n_counts));
     const int64_t n = o->examples && o->examples < z->n ? o->examples : z->n;
@@ -144,7 +144,11 @@ static linnet_status one_file(lnt_run *r, lnt_reader *k, const char *path, const
         lnt_row_real(&r->report, "acc", mean);
         lnt_row_real(&r->report, "acc_deviation", draws > 1 ? sqrt(spread > 0 ? spread / (double)(draws - 1) : 0) : NAN);
         lnt_row_end(&r->report);
+        acc[measured++] = mean;
     }
+    lnt_report_plot_join(&r->report, &(lnt_plot){.title = "Right answers over the examples shown", .x_label = "examples before the question",
+                                                 .y_label = "acc", .y_high = 1, .n_lines = 1,
+                                                 .lines = &(lnt_plot_line){.name = name ? name + 1 : path, .x = counts, .y = acc, .n = measured}});
     return r->report.s;
 }
 

@@ -105,6 +105,7 @@ static linnet_status run(lnt_run *r)
     lnt_row_real(&r->report, "perplexity", exp(z.nats / (double)z.n));
     lnt_row_real(&r->report, "nats_per_token", z.nats / (double)z.tokens);
     lnt_row_end(&r->report);
+    lnt_report_bars(&r->report, "Share of right words", NULL, 1, 1, (const char *const[]){"acc"}, &acc);
 done:
     lnt_reader_close(&k);
     lnt_lines_close(&l);

@@ -104,6 +104,24 @@ static linnet_status score(lnt_run *r, linnet_model *m, int file, double *out)
     return s;
 }
 
+/* A file's score over the window, and dashed in its colour that of the model without one. */
+static void plot_file(lnt_run *r, const windowed *w, int n, int file, const char *name, const double *scores)
+{
+    const options *o = r->values;
+    double x[MOST_MODELS], full[MOST_MODELS];
+    char word[24];
+    const char *colour = lnt_plot_colour(file), *label = lnt_arena_printf(r->arena, "%s, full", name);
+    for (int i = 0; i < n; i++) {
+        x[i] = (double)w[i].window;
+        full[i] = scores[n];
+    }
+    const lnt_plot_line lines[] = {{.name = name, .x = x, .y = scores, .n = n, .colour = colour},
+                                   {.name = label, .x = x, .y = full, .n = n, .colour = colour, .style = LNT_DASHED}};
+    lnt_report_plot_join(&r->report, &(lnt_plot){.title = "Score over the window", .x_label = "tokens of the window",
+                                                 .y_label = lnt_word_at(MEASURES, o->measure, word, sizeof word), .log_x = true, .y_high = 1,
+                                                 .n_lines = 2, .lines = lines});
+}
+
 static linnet_status one_file(lnt_run *r, const windowed *w, int n, int file)
 {
     double scores[MOST_MODELS + 1];
@@ -124,6 +142,7 @@ static linnet_status one_file(lnt_run *r, const windowed *w, int n, int file)
     lnt_row_real(&r->report, "full", scores[n]);
     lnt_row_text(&r->report, "kind", lnt_is_global(windows, scores, n, scores[n]) ? "global" : "local");
     lnt_row_end(&r->report);
+    plot_file(r, w, n, file, name ? name + 1 : path, scores);
     return r->report.s;
 }
 

@@ -198,7 +198,8 @@ static linnet_status run(lnt_run *r)
     const options *o = r->values;
     static const char *const by[] = {"f1", "rouge_l", "accuracy", "edit_similarity"};
     bench b = {.r = r};
-    double sum = 0;
+    const char *names[SETS];
+    double sum = 0, scores[SETS];
     int met = 0;
     linnet_model_info info = {.size = sizeof info};
     if (o->prompts) LNT_TRY(lnt_json_load(r->c, o->prompts, 1 << 20, &b.prompts));
@@ -213,16 +214,18 @@ static linnet_status run(lnt_run *r)
         lnt_row_text(&r->report, "dataset", sets[i].name);
         lnt_row_text(&r->report, "measure", by[sets[i].by]);
         lnt_row_int(&r->report, "examples", b.n[i]);
-        lnt_row_real(&r->report, "score", 100 * b.sum[i] / (double)b.n[i]);
+        names[met] = sets[i].name;
+        scores[met] = 100 * b.sum[i] / (double)b.n[i];
+        lnt_row_real(&r->report, "score", scores[met]);
         lnt_row_end(&r->report);
-        sum += 100 * b.sum[i] / (double)b.n[i];
-        met++;
+        sum += scores[met++];
     }
     if (s == LINNET_OK) {
         lnt_row_begin(&r->report, "average");
         lnt_row_int(&r->report, "datasets", met);
         lnt_row_real(&r->report, "score", sum / met);
         lnt_row_end(&r->report);
+        lnt_report_bars(&r->report, "Score of each data set", "score", 100, met, names, scores);
     }
     lnt_reader_close(&b.k);
     json_decref(b.prompts);

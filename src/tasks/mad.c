@@ -1,5 +1,6 @@
 /* MAD, mechanistic architecture design (Poli et al., arXiv 2403.17844): six small tasks, each at a baseline and with one key made harder at a time. A
  * task's score is the mean over its settings of the best macro accuracy, the MAD score the mean over tasks. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -441,33 +442,75 @@ static void put_score(lnt_run *r, const char *name, int settings, int wanted, do
     lnt_row_end(p);
 }
 
+enum { CHANGES = 5 };
+
+/* What the benchmark makes harder, one at a time. */
+static double change_of(const setting *s, int which)
+{
+    const double all[CHANGES] = {(double)s->vocabulary, (double)s->length, (double)s->train, (double)s->copy, s->noise};
+    return all[which];
+}
+
+/* Macro accuracy over each of them, a line for each task, the baseline among its points. */
+static void plot_changes(lnt_report *p, setting q[KINDS][MOST_SETTINGS], const int n[KINDS], double macro[KINDS][MOST_SETTINGS])
+{
+    static const char *const names[CHANGES] = {"vocabulary", "length", "examples to learn from", "tokens to copy", "noise"};
+    char title[64], word[24];
+    double x[MOST_SETTINGS], y[MOST_SETTINGS];
+    for (int c = 0; c < CHANGES; c++)
+        for (int i = 0; i < KINDS; i++) {
+            int points = 0;
+            for (int j = 0; j < n[i]; j++) { /* rising: examples become fewer */
+                const double v = change_of(&q[i][j], c);
+                int to = points;
+                if (isnan(macro[i][j]) || (j && v == change_of(&q[i][0], c))) continue; /* not begun; as the baseline */
+                for (; to > 0 && x[to - 1] > v; to--) x[to] = x[to - 1], y[to] = y[to - 1];
+                x[to] = v;
+                y[to] = macro[i][j];
+                points++;
+            }
+            if (points < 2) continue;
+            snprintf(title, sizeof title, "Macro accuracy over the %s", names[c]);
+            lnt_report_plot_join(p, &(lnt_plot){.title = title, .x_label = names[c], .y_label = "macro accuracy", .y_high = 1,
+                                                .log_x = c + 1 < CHANGES, .n_lines = 1,
+                                                .lines = &(lnt_plot_line){.name = lnt_word_at(kind_names, i, word, sizeof word), .x = x, .y = y,
+                                                                          .n = points}});
+        }
+}
+
 static linnet_status run(lnt_run *r)
 {
     const options *o = r->values;
     setting q[KINDS][MOST_SETTINGS];
-    double decay[LNT_RATES], macro_sum = 0, micro_sum = 0;
-    int n[KINDS] = {0}, n_decays, parts = 0, at = 0, whole = 0; /* kinds with all of their settings */
-    char word[24];
+    double decay[LNT_RATES], found[KINDS][MOST_SETTINGS], score[KINDS], macro_sum = 0, micro_sum = 0;
+    int n[KINDS] = {0}, n_decays, parts = 0, at = 0, kinds = 0, whole = 0; /* kinds with a score, and those with all of their settings */
+    char word[KINDS][24];
+    const char *names[KINDS];
     LNT_TRY(check_given(r));
     LNT_TRY(lnt_task_numbers(r->c, "decays", o->decays ? o->decays : "", 0, 1e3, LNT_RATES, decay, &n_decays));
     for (int i = 0; i < KINDS; i++)
         if (o->kind == i || o->kind == KINDS) parts += n_decays * (n[i] = settings_of(o, i, q[i]));
     for (int i = 0; i < KINDS; i++) {
-        double macro = 0, micro = 0, a, b;
+        double macro = 0, micro = 0, b;
         int settings = 0;
         for (int j = 0; j < n[i]; j++) {
             bool begun;
-            LNT_TRY(run_setting(r, &q[i][j], decay, n_decays, &at, parts, &a, &b, &begun));
-            macro += a;
+            LNT_TRY(run_setting(r, &q[i][j], decay, n_decays, &at, parts, &found[i][j], &b, &begun));
+            macro += found[i][j];
             micro += b;
             settings += begun;
+            if (!begun) found[i][j] = NAN;
         }
         if (!settings) continue;
-        put_score(r, lnt_word_at(kind_names, i, word, sizeof word), settings, n[i], macro, micro);
+        names[kinds] = lnt_word_at(kind_names, i, word[i], sizeof word[i]);
+        put_score(r, names[kinds], settings, n[i], macro, micro);
         macro_sum += macro / settings;
         micro_sum += micro / settings;
+        score[kinds++] = macro / settings;
         whole += settings == n[i];
     }
+    if (kinds > 1) lnt_report_bars(&r->report, "Macro accuracy of each task", "macro accuracy", 1, kinds, names, score);
+    plot_changes(&r->report, q, n, found);
     if (whole == KINDS) put_score(r, "score", KINDS, KINDS, macro_sum, micro_sum);
     return r->report.s;
 }

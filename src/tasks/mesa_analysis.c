@@ -114,10 +114,13 @@ static linnet_status run(lnt_run *r)
     const int64_t tokens = z.windows * z.length * z.n_settings;
     LNT_TRY_GOTO(s, lnt_run_cost(r, 0, 0, tokens, 2.0 * (double)info.parameters * (double)tokens, NAN), done);
     z.learnt = (int64_t)learnt;
+    z.words = r->report.words;
+    z.n_words = r->report.n_words;
     z.deadline = r->deadline;
     const int64_t windows = z.windows;
     LNT_TRY_GOTO(s, lnt_mesa_measure(c, &z, on_progress, r), done);
     LNT_TRY_GOTO(s, lnt_mesa_write(c, &z, r->o->out), done);
+    for (int i = 0; lnt_mesa_names[i]; i++) lnt_report_wrote(&r->report, lnt_mesa_names[i]);
     r->late = z.windows < windows;
     r->report.own_page = true;
     put_rows(&r->report, &z);

@@ -138,6 +138,8 @@ static linnet_status write_summary(lnt_ctx *c, const lnt_mesa_numbers *z, const 
     return end(&k);
 }
 
+const char *const lnt_mesa_names[] = {"heads.csv", "condition.csv", "cosine.csv", "steps.csv", "loss.csv", "summary.csv", "mesa.svg", NULL};
+
 linnet_status lnt_mesa_write(lnt_ctx *c, const lnt_mesa_numbers *z, const char *folder)
 {
     char path[4096];

@@ -60,6 +60,8 @@ typedef struct {
     double *steps, *most, *unfinished; /* [n_solvers, n_tolerances, layers * heads, n_bins] mean and most steps, share of solves that did not end */
     int n_settings;
     lnt_mesa_setting settings[1 + 2 * LNT_MESA_MOST];
+    const char *const *words; /* lines at the end of the page, n_words of them; the caller's */
+    int n_words;
 } lnt_mesa_numbers;
 
 /* Where a row of steps, most and unfinished begins. */
@@ -77,8 +79,9 @@ void lnt_mesa_close(lnt_mesa_numbers *z);
 
 double lnt_mesa_mean_steps(const lnt_mesa_numbers *z, int solver, int tolerance);
 
-/* heads.csv, condition.csv, cosine.csv, steps.csv, loss.csv, summary.csv and mesa.svg in a folder (docs/mesa-analysis.md), each whole or not at
- * all. */
+/* The files that lnt_mesa_write leaves (docs/mesa-analysis.md), NULL at the end. */
+extern const char *const lnt_mesa_names[];
+/* All of them in a folder, each whole or not at all. */
 linnet_status lnt_mesa_write(lnt_ctx *c, const lnt_mesa_numbers *z, const char *folder);
 /* The page alone. */
 linnet_status lnt_mesa_page(lnt_ctx *c, const lnt_mesa_numbers *z, const char *path);

@@ -325,10 +325,24 @@ static void title(page *p)
     p->y = z->learnt ? 118 : 98;
 }
 
+/* What the run was. Returns where the next line would stand. */
+static double settings(lnt_page *g, const lnt_mesa_numbers *z, double y)
+{
+    for (int i = 0; i < z->n_words; i++) y = lnt_page_words(g, EDGE, y, z->words[i]);
+    return y;
+}
+
 linnet_status lnt_mesa_page(lnt_ctx *c, const lnt_mesa_numbers *z, const char *path)
 {
     page p = {.z = z};
-    const double height = (z->learnt ? 118 : 98) + 5 * HEAD + DOTS + 2 * LEGEND + 10 + 3 * panels_height(z) + 2 * LOSS + 6 + 24;
+    double height = (z->learnt ? 118 : 98) + 5 * HEAD + DOTS + 2 * LEGEND + 10 + 3 * panels_height(z) + 2 * LOSS + 6 + 24;
+    if (z->n_words) { /* how many lines they are, a page that is thrown away tells */
+        lnt_page_begin(&p.g, c, path, WIDTH, height);
+        height = settings(&p.g, z, height) + 6;
+        linnet_status s = p.g.s;
+        lnt_file_abandon(&p.g.w);
+        if (s != LINNET_OK) return s;
+    }
     lnt_page_begin(&p.g, c, path, WIDTH, height);
     const int all = z->layers * z->heads;
     p.last = numbers(&p, z->n_bins);
@@ -347,6 +361,7 @@ linnet_status lnt_mesa_page(lnt_ctx *c, const lnt_mesa_numbers *z, const char *p
         cosine(&p);
         steps(&p);
         loss(&p);
+        settings(&p.g, z, p.y + 24);
     }
     linnet_status s = lnt_page_end(&p.g);
     lnt_arena_free(&p.arena);

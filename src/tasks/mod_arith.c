@@ -117,6 +117,13 @@ static linnet_status source(lnt_ctx *c, const void *values, lnt_arena *arena, ln
 
 static linnet_status run(lnt_run *r) { return lnt_study_task(r, &((const options *)r->values)->study); }
 
+static const char *const *also(const void *values)
+{
+    static const char *const sizes[] = {"hidden_size=512", NULL}; /* of layers of flash-linear-attention */
+    (void)values;
+    return sizes;
+}
+
 const lnt_task lnt_task_mod_arith = {
     .info = {"mod-arith", "the value of an expression modulo 5, on longer expressions",
              "One answer an example, behind its equals sign: sums, differences and products from left to right with products first, or nested in "
@@ -129,6 +136,7 @@ const lnt_task lnt_task_mod_arith = {
     .texts = texts,
     .n_texts = 1,
     .paper = paper,
+    .also = also,
     .run = run,
     .source = source,
 };

@@ -202,6 +202,12 @@ static linnet_status run(lnt_run *r)
 
 static const char *const *paper_for(const void *values) { return paper[((const options *)values)->setting]; }
 
+static const char *const *also(const void *values)
+{
+    static const char *const widths[] = {"hidden_size=512", "hidden_size=256", "hidden_size=128", NULL};
+    return ((const options *)values)->setting == MIXED ? widths + 2 : widths;
+}
+
 const lnt_task lnt_task_mqar = {
     .info = {"mqar", "multi-query associative recall: key-value pairs, then each key asks for its value",
              "An example shows keys with their values, then asks for the value of each key, at places drawn by a power law. Accuracy is the mean "
@@ -216,6 +222,7 @@ const lnt_task lnt_task_mqar = {
     .texts = texts,
     .n_texts = 1,
     .paper_for = paper_for,
+    .also = also,
     .run = run,
     .source = source,
 };

@@ -29,6 +29,11 @@ static const lnt_task_text texts[] = {
 };
 static const char *const paper[] = {"samples=500", "lengths=1024,2048,4096,8192", NULL};
 
+/* What was found of one length. */
+typedef struct {
+    double length, asked, right, asked_at[DEPTH_BINS], right_at[DEPTH_BINS];
+} finding;
+
 typedef struct {
     lnt_run *r;
     lnt_reader k;
@@ -82,47 +87,47 @@ static linnet_status find_hay(hay *h, int64_t step, int64_t *m)
 
 static bool found(void *user, const char *text) { return lnt_text_contains(text, user); }
 
-static linnet_status sample(hay *h, uint64_t index, int64_t m, int64_t step, bool *right, lnt_needle *z)
+static linnet_status sample(hay *h, uint64_t index, int64_t m, int64_t step, bool *right, double *depth)
 {
     const options *o = h->r->values;
     lnt_arena arena = {0};
     int32_t *ids;
     int64_t n;
     char *out = NULL;
-    linnet_status s = prompt_ids(h, index, m, &arena, z, &ids, &n);
+    lnt_needle z;
+    linnet_status s = prompt_ids(h, index, m, &arena, &z, &ids, &n);
     while (s == LINNET_OK && n + o->tokens > h->length && m > 0) {
         m = m > step ? m - step : 0;
-        s = prompt_ids(h, index, m, &arena, z, &ids, &n);
+        s = prompt_ids(h, index, m, &arena, &z, &ids, &n);
     }
-    if (s == LINNET_OK) s = lnt_reader_go_on(&h->k, ids, n, o->tokens, found, z->value, &arena, &out);
-    *right = s == LINNET_OK && lnt_text_contains(out, z->value);
+    if (s == LINNET_OK) s = lnt_reader_go_on(&h->k, ids, n, o->tokens, found, z.value, &arena, &out);
+    *right = s == LINNET_OK && lnt_text_contains(out, z.value);
+    *depth = s == LINNET_OK ? lnt_niah_depth(h->kind, &z, m) : 0;
     lnt_arena_free(&arena);
     return s;
 }
 
-static linnet_status one_length(hay *h, double share, double all)
+static linnet_status one_length(hay *h, double share, double all, finding *f)
 {
     const options *o = h->r->values;
     const int64_t step = h->kind != LNT_NIAH_NOISE ? 500 : h->length < 4096 ? 5 : 25;
-    int64_t m = 0, right = 0, asked_at[DEPTH_BINS] = {0}, right_at[DEPTH_BINS] = {0};
-    double x[DEPTH_BINS], y[DEPTH_BINS];
+    int64_t m = 0, right = 0, asked = 0;
     char name[48];
-    int n = 0;
-    int64_t asked = 0;
     LNT_TRY(find_hay(h, step, &m));
     for (int64_t i = 0; i < o->samples && !(i && lnt_run_late(h->r)); i++, asked++) {
         bool fine;
-        lnt_needle z;
-        LNT_TRY(sample(h, (uint64_t)i, m, step, &fine, &z));
+        double depth;
+        LNT_TRY(sample(h, (uint64_t)i, m, step, &fine, &depth));
+        const int bin = depth < 100 ? (int)(depth * DEPTH_BINS / 100) : DEPTH_BINS - 1;
         right += fine;
-        if (z.depth >= 0) {
-            const int bin = z.depth < 100 ? z.depth * DEPTH_BINS / 100 : DEPTH_BINS - 1;
-            asked_at[bin]++;
-            right_at[bin] += fine;
-        }
-        LNT_TRY(lnt_run_progress(h->r, share + (double)(i + 1) / (double)o->samples / all, "length %lld  %lld/%lld  %lld found", (long long)h->length,
-                                 (long long)i + 1, (long long)o->samples, (long long)right));
+        f->asked_at[bin]++;
+        f->right_at[bin] += fine;
+        LNT_TRY(lnt_run_progress(h->r, share + (double)(i + 1) / (double)o->samples / all, "length %lld  %lld/%lld  %lld found",
+                                 (long long)h->length, (long long)i + 1, (long long)o->samples, (long long)right));
     }
+    f->length = (double)h->length;
+    f->asked = (double)asked;
+    f->right = (double)right;
     lnt_row_begin(&h->r->report, "result");
     snprintf(name, sizeof name, "S-NIAH-%d", h->kind + 1);
     lnt_row_text(&h->r->report, "needle", name);
@@ -131,17 +136,38 @@ static linnet_status one_length(hay *h, double share, double all)
     lnt_row_int(&h->r->report, "samples", asked);
     lnt_row_real(&h->r->report, "found", (double)right / (double)asked);
     lnt_row_end(&h->r->report);
-    for (int i = 0; i < DEPTH_BINS; i++)
-        if (asked_at[i]) {
-            x[n] = (i + 0.5) * 100 / DEPTH_BINS;
-            y[n++] = (double)right_at[i] / (double)asked_at[i];
-        }
-    const lnt_plot_line line = {.x = x, .y = y, .n = n};
-    snprintf(name, sizeof name, "Found over depth, %lld tokens", (long long)h->length);
-    if (n > 1)
-        lnt_report_plot_add(&h->r->report, &(lnt_plot){.title = name, .x_label = "depth (per cent)", .y_label = "share", .y_low = 0, .y_high = 1,
-                                                       .n_lines = 1, .lines = &line});
     return h->r->report.s;
+}
+
+/* Found over the length, and of each length over the depth; depth.csv has the middle of each tenth of the hay, and what stood there. */
+static void report_depths(lnt_report *p, const finding *f, int n)
+{
+    static const char *const columns[] = {"length", "depth", "samples", "found"};
+    enum { ROWS = MOST_LENGTHS * DEPTH_BINS };
+    double length[ROWS], depth[ROWS], samples[ROWS], found_at[ROWS], x[MOST_LENGTHS], y[MOST_LENGTHS];
+    int rows = 0;
+    char name[48];
+    for (int i = 0; i < n; i++) {
+        x[i] = f[i].length;
+        y[i] = f[i].right / f[i].asked;
+    }
+    lnt_report_plot_add(p, &(lnt_plot){.title = "Found over the length", .x_label = "tokens", .y_label = "share", .log_x = n > 1, .y_high = 1,
+                                       .n_lines = 1, .lines = &(lnt_plot_line){.x = x, .y = y, .n = n}});
+    for (int i = 0; i < n; i++) {
+        const int first = rows;
+        for (int b = 0; b < DEPTH_BINS; b++) {
+            if (f[i].asked_at[b] == 0) continue;
+            length[rows] = f[i].length;
+            depth[rows] = (b + 0.5) * 100 / DEPTH_BINS;
+            samples[rows] = f[i].asked_at[b];
+            found_at[rows++] = f[i].right_at[b] / f[i].asked_at[b];
+        }
+        lnt_format(name, sizeof name, "%.0f tokens", f[i].length);
+        const lnt_plot_line line = {.name = name, .x = depth + first, .y = found_at + first, .n = rows - first};
+        lnt_report_plot_join(p, &(lnt_plot){.title = "Found over the depth", .x_label = "depth (per cent)", .y_label = "share", .y_high = 1,
+                                            .n_lines = 1, .lines = &line});
+    }
+    lnt_report_series(p, "depth", 4, columns, (const double *[]){length, depth, samples, found_at}, rows);
 }
 
 static linnet_status run(lnt_run *r)
@@ -149,7 +175,8 @@ static linnet_status run(lnt_run *r)
     const options *o = r->values;
     hay h = {.r = r, .kind = o->kind};
     double lengths[MOST_LENGTHS], tokens = 0;
-    int n;
+    finding findings[MOST_LENGTHS] = {{0}};
+    int n, done = 0;
     linnet_model_info info = {.size = sizeof info};
     LNT_TRY(lnt_task_numbers(r->c, "lengths", o->lengths, 16, 1 << 24, MOST_LENGTHS, lengths, &n));
     if (!o->words) return lnt_fail_option(r->c, "words", "is missing: a folder with adjectivelist.txt and nounlist.txt");
@@ -161,8 +188,10 @@ static linnet_status run(lnt_run *r)
     linnet_status s = lnt_run_cost(r, 0, 0, (int64_t)tokens, 2 * (double)info.parameters * tokens, NAN);
     for (int i = 0; s == LINNET_OK && i < n && !(i && lnt_run_late(r)); i++) {
         h.length = (int64_t)lengths[i];
-        s = one_length(&h, (double)i / n, n);
+        s = one_length(&h, (double)i / n, n, &findings[i]);
+        done += s == LINNET_OK;
     }
+    if (s == LINNET_OK) report_depths(&r->report, findings, done);
     lnt_reader_close(&h.k);
     return s;
 }

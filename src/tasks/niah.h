@@ -24,6 +24,8 @@ typedef struct {
 /* The lines of DIR/adjectivelist.txt and nounlist.txt; with `essays`, the words of that folder's .txt files in the order of their names. */
 linnet_status lnt_niah_load(lnt_ctx *c, const char *words, const char *essays, lnt_arena *arena, lnt_niah_texts *t);
 lnt_needle lnt_niah_draw(const lnt_niah_texts *t, int kind, uint64_t seed, uint64_t index);
+/* How much of the hay stands before the needle, per cent. */
+double lnt_niah_depth(int kind, const lnt_needle *needle, int64_t m);
 /* The whole prompt with m repeats of the noise, or m words of the essays. NULL: no memory. */
 char *lnt_niah_prompt(const lnt_niah_texts *t, int kind, const lnt_needle *needle, int64_t m, lnt_arena *arena);
 

@@ -120,10 +120,21 @@ static void put_needle(lnt_text *out, const lnt_needle *z, int kind)
     lnt_text_put(out, ".");
 }
 
-static void put_noise(lnt_text *out, const lnt_needle *z, int kind, int64_t m)
+/* Before which of m repeats. */
+static int64_t place_of(const lnt_needle *z, int64_t m)
 {
     lnt_rng r = z->rng;
-    const int64_t place = m ? (int64_t)lnt_rng_below(&r, (uint64_t)m) : 0;
+    return m ? (int64_t)lnt_rng_below(&r, (uint64_t)m) : 0;
+}
+
+double lnt_niah_depth(int kind, const lnt_needle *z, int64_t m)
+{
+    return kind != LNT_NIAH_NOISE ? z->depth : m ? 100 * (double)place_of(z, m) / (double)m : 0;
+}
+
+static void put_noise(lnt_text *out, const lnt_needle *z, int kind, int64_t m)
+{
+    const int64_t place = place_of(z, m);
     for (int64_t i = 0; i < m || i == 0; i++) {
         if (i) lnt_text_put(out, "\n");
         if (i == place) {

@@ -56,6 +56,13 @@ static linnet_status source(lnt_ctx *c, const void *values, lnt_arena *arena, ln
 
 static linnet_status run(lnt_run *r) { return lnt_study_task(r, &((const options *)r->values)->study); }
 
+static const char *const *also(const void *values)
+{
+    static const char *const sizes[] = {"hidden_size=512", NULL}; /* of layers of flash-linear-attention */
+    (void)values;
+    return sizes;
+}
+
 const lnt_task lnt_task_parity = {
     .info = {"parity", "whether the ones of a string are odd in number, on longer strings",
              "One answer an example, behind its last bit. scaled_accuracy is 0 for a guess and 1 for all right. A recurrence needs an eigenvalue "
@@ -68,6 +75,7 @@ const lnt_task lnt_task_parity = {
     .texts = texts,
     .n_texts = 1,
     .paper = paper,
+    .also = also,
     .run = run,
     .source = source,
 };

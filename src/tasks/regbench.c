@@ -254,6 +254,13 @@ static linnet_status run(lnt_run *r)
     return lnt_study_task(r, &study);
 }
 
+static const char *const *also(const void *values)
+{
+    static const char *const sizes[] = {"num_hidden_layers=12", "hidden_size=512", "hidden_size=1024", NULL};
+    (void)values;
+    return sizes;
+}
+
 const lnt_task lnt_task_regbench = {
     .info = {"regbench", "strings of a random automaton, a new one in every example",
              "micro_accuracy counts the symbol that was drawn (its ceiling is far below 1), validity what the automaton allows at that point, "
@@ -266,6 +273,7 @@ const lnt_task lnt_task_regbench = {
     .texts = texts,
     .n_texts = 1,
     .paper = paper,
+    .also = also,
     .run = run,
     .source = source,
 };

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "hub/json.h"
+#include "tasks/results.h"
 
 static void *memory(lnt_report *r, size_t bytes)
 {
@@ -106,6 +107,7 @@ static linnet_status open_file(lnt_report *r, const char *name, const char *endi
     *w = (lnt_file_writer){0};
     const int n = snprintf(path, sizeof path, "%s/%s%s", r->out, name, ending);
     if (n >= (int)sizeof path) return lnt_fail(r->c, LINNET_EINVAL, "the path of the folder is too long");
+    lnt_report_wrote(r, path + strlen(r->out) + 1);
     return lnt_file_begin(r->c, path, w);
 }
 
@@ -130,30 +132,72 @@ static linnet_status say_cell(lnt_report *r, lnt_file_writer *w, const char *tex
     return s == LINNET_OK ? say(r, w, "\"") : s;
 }
 
+void lnt_report_wrote(lnt_report *r, const char *name)
+{
+    lnt_report_file *f = memory(r, sizeof *f);
+    if (!f) return;
+    *f = (lnt_report_file){.next = r->files, .name = copy(r, name)};
+    if (f->name) r->files = f;
+}
+
 void lnt_report_series(lnt_report *r, const char *name, int columns, const char *const *keys, const double *const *values, int64_t n)
+{
+    const size_t bytes = lnt_bytes((size_t)n, sizeof(double));
+    if (r->s != LINNET_OK || !r->out) return;
+    lnt_series *x = memory(r, sizeof *x);
+    const char **names = memory(r, lnt_bytes((size_t)columns, sizeof *names));
+    double *all = memory(r, lnt_bytes((size_t)columns, bytes));
+    if (!x || !names || !all) return;
+    for (int i = 0; i < columns; i++) {
+        names[i] = copy(r, keys[i]);
+        if (n) memcpy(all + i * n, values[i], bytes);
+    }
+    *x = (lnt_series){.name = copy(r, name), .keys = names, .columns = columns, .n = n, .values = all};
+    if (r->last_series) r->last_series->next = x;
+    else r->series = x;
+    r->last_series = x;
+}
+
+static linnet_status write_series(lnt_report *r, const lnt_series *x)
 {
     lnt_file_writer w;
     char text[48];
-    if (r->s != LINNET_OK || !r->out) return;
-    linnet_status s = open_file(r, name, ".csv", &w);
-    for (int i = 0; s == LINNET_OK && i < columns; i++) {
-        snprintf(text, sizeof text, "%s%s", keys[i], i + 1 == columns ? "\n" : ",");
+    linnet_status s = open_file(r, x->name, ".csv", &w);
+    for (int i = 0; s == LINNET_OK && i < x->columns; i++) {
+        snprintf(text, sizeof text, "%s%s", x->keys[i], i + 1 == x->columns ? "\n" : ",");
         s = say(r, &w, text);
     }
-    for (int64_t k = 0; k < n; k++)
-        for (int i = 0; s == LINNET_OK && i < columns; i++) {
-            const char *end = i + 1 == columns ? "\n" : ",";
-            if (isfinite(values[i][k])) lnt_format(text, sizeof text, "%.8g%s", values[i][k], end);
+    for (int64_t k = 0; k < x->n; k++)
+        for (int i = 0; s == LINNET_OK && i < x->columns; i++) {
+            const double v = x->values[i * x->n + k];
+            const char *end = i + 1 == x->columns ? "\n" : ",";
+            if (isfinite(v)) lnt_format(text, sizeof text, "%.8g%s", v, end);
             else snprintf(text, sizeof text, "%s", end);
             s = say(r, &w, text);
         }
-    r->s = close_file(r, &w, s);
+    return close_file(r, &w, s);
 }
 
-static linnet_status write_lines(lnt_report *r)
+/* The first line: what the run was, whether this is all of it, and its files. */
+static linnet_status write_settings(lnt_report *r, lnt_file_writer *w, bool whole)
+{
+    json_t *files = json_array();
+    if (!r->settings) return json_decref(files), LINNET_OK;
+    for (const lnt_report_file *f = r->files; f; f = f->next) json_array_insert_new(files, 0, json_string(f->name));
+    json_object_set_new(r->settings, LNT_RESULTS_WHOLE, json_boolean(whole));
+    json_object_set_new(r->settings, LNT_RESULTS_FILES, files);
+    char *text = lnt_json_text(r->settings, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
+    linnet_status s = text ? say(r, w, text) : lnt_fail_memory(r->c, 1024);
+    if (s == LINNET_OK) s = say(r, w, "\n");
+    lnt_free(text);
+    return s;
+}
+
+static linnet_status write_lines(lnt_report *r, bool whole)
 {
     lnt_file_writer w;
     linnet_status s = open_file(r, "results", ".jsonl", &w);
+    if (s == LINNET_OK) s = write_settings(r, &w, whole);
     for (const lnt_row *row = r->first; s == LINNET_OK && row; row = row->next) {
         char *json = row_json(r, row);
         s = json ? say(r, &w, json) : lnt_fail_memory(r->c, 1024);
@@ -220,14 +264,35 @@ enum { WIDTH = 1180, EDGE = 30, LINE = 18, PLOT = 320, MOST_ROWS = 40 };
 
 void lnt_report_words(lnt_report *r, const char *format, ...)
 {
-    char text[1024];
+    char text[4096];
     va_list ap;
-    if (r->n_words == (int)(sizeof r->words / sizeof *r->words)) return;
+    if (r->n_words == LNT_REPORT_WORDS) return;
     va_start(ap, format);
     lnt_format_list(text, sizeof text, format, ap);
     va_end(ap);
     r->words[r->n_words] = copy(r, text);
     r->n_words += r->words[r->n_words] != NULL;
+}
+
+static void copy_lines(lnt_report *r, lnt_report_plot *p, const lnt_plot *plot)
+{
+    for (int i = 0; i < plot->n_lines && p->plot.n_lines < LNT_LINES_MOST; i++) {
+        const lnt_plot_line *l = &plot->lines[i];
+        const size_t bytes = lnt_bytes((size_t)l->n, sizeof(double));
+        double *x = memory(r, bytes), *y = memory(r, bytes);
+        if (!x || !y) return;
+        memcpy(x, l->x, bytes);
+        memcpy(y, l->y, bytes);
+        p->lines[p->plot.n_lines++] = (lnt_plot_line){.name = copy(r, l->name), .x = x, .y = y, .n = l->n, .colour = l->colour, .style = l->style};
+    }
+}
+
+static const char *const *copy_bars(lnt_report *r, const lnt_plot *plot)
+{
+    const int64_t n = plot->bars ? plot->lines->n : 0;
+    const char **names = n ? memory(r, lnt_bytes((size_t)n, sizeof *names)) : NULL;
+    for (int64_t i = 0; names && i < n; i++) names[i] = copy(r, plot->bars[i]);
+    return r->s == LINNET_OK ? names : NULL;
 }
 
 void lnt_report_plot_add(lnt_report *r, const lnt_plot *plot)
@@ -238,34 +303,28 @@ void lnt_report_plot_add(lnt_report *r, const lnt_plot *plot)
     p->plot.title = copy(r, plot->title);
     p->plot.x_label = copy(r, plot->x_label);
     p->plot.y_label = copy(r, plot->y_label);
-    p->plot.n_lines = plot->n_lines < LNT_LINES_MOST ? plot->n_lines : LNT_LINES_MOST;
+    p->plot.bars = copy_bars(r, plot);
+    p->plot.n_lines = 0;
     p->plot.lines = p->lines;
-    for (int i = 0; i < p->plot.n_lines; i++) {
-        const lnt_plot_line *l = &plot->lines[i];
-        const size_t bytes = lnt_bytes((size_t)l->n, sizeof(double));
-        double *x = memory(r, bytes), *y = memory(r, bytes);
-        if (!x || !y) return;
-        memcpy(x, l->x, bytes);
-        memcpy(y, l->y, bytes);
-        p->lines[i] = (lnt_plot_line){.name = copy(r, l->name), .x = x, .y = y, .n = l->n, .style = l->style};
-    }
+    copy_lines(r, p, plot);
     if (r->last_plot) r->last_plot->next = p;
     else r->plots = p;
     r->last_plot = p;
 }
 
-/* Words in lines of at most 165 characters; returns the baseline of the next line. */
-static double put_words(lnt_page *g, const char *text, double y)
+void lnt_report_plot_join(lnt_report *r, const lnt_plot *plot)
 {
-    while (*text) {
-        size_t n = strlen(text);
-        if (n > 165)
-            for (n = 165; n > 80 && text[n] != ' ';) n--;
-        lnt_page_text(g, EDGE, y, 12, "start", false, "%.*s", (int)n, text);
-        y += LINE;
-        text += n + (text[n] == ' ');
-    }
-    return y;
+    lnt_report_plot *last = NULL;
+    for (lnt_report_plot *p = r->plots; p; p = p->next)
+        if (!strcmp(p->plot.title, plot->title)) last = p;
+    if (!last || last->plot.n_lines + plot->n_lines > LNT_LINES_MOST) lnt_report_plot_add(r, plot);
+    else copy_lines(r, last, plot);
+}
+
+void lnt_report_bars(lnt_report *r, const char *title, const char *label, double high, int n, const char *const *names, const double *values)
+{
+    lnt_report_plot_add(r, &(lnt_plot){.title = title, .y_label = label, .y_high = high, .bars = names, .n_lines = 1,
+                                       .lines = &(lnt_plot_line){.x = values, .y = values, .n = n}});
 }
 
 static bool varies(const lnt_report *r, const char *table, const char *key)
@@ -298,7 +357,7 @@ static double put_table(lnt_page *g, const lnt_report *r, const char *table, dou
     }
     lnt_page_text(g, EDGE, y, 14, "start", true, "%s", table);
     y += LINE + 2;
-    y = put_words(g, shared, y);
+    y = lnt_page_words(g, EDGE, y, shared);
     double x = EDGE;
     for (int i = 0; i < n; i++) {
         if (!varies(r, table, keys[i])) continue;
@@ -328,7 +387,7 @@ static double put_page(lnt_page *g, const lnt_report *r, const char *title)
     double y = 46;
     lnt_page_text(g, EDGE, y, 24, "start", true, "%s", title);
     y += 28;
-    for (int i = 0; i < r->n_words; i++) y = put_words(g, r->words[i], y);
+    for (int i = 0; i < r->n_words; i++) y = lnt_page_words(g, EDGE, y, r->words[i]);
     y += 10;
     for (const lnt_row *row = r->first; row; row = row->next)
         if (first_of_table(r, row)) y = put_table(g, r, row->table, y);
@@ -345,6 +404,7 @@ static linnet_status write_page(lnt_report *r, const char *title)
     char path[4096];
     lnt_page g = {0};
     snprintf(path, sizeof path, "%s/page.svg", r->out);
+    lnt_report_wrote(r, "page.svg");
     lnt_page_begin(&g, r->c, path, WIDTH, 100);
     const double height = put_page(&g, r, title);
     const linnet_status s = g.s;
@@ -355,14 +415,31 @@ static linnet_status write_page(lnt_report *r, const char *title)
     return lnt_page_end(&g);
 }
 
-linnet_status lnt_report_close(lnt_report *r, const char *title, bool page)
+/* results.jsonl comes last: it says which files there are. */
+static linnet_status write_files(lnt_report *r, bool whole)
+{
+    lnt_arena arena = {0};
+    lnt_results was;
+    linnet_status s = lnt_results_read(r->c, r->out, &arena, &was);
+    for (const lnt_series *x = r->series; s == LINNET_OK && x; x = x->next) s = write_series(r, x);
+    for (const lnt_row *row = r->first; s == LINNET_OK && row; row = row->next)
+        if (first_of_table(r, row)) s = write_table(r, row->table);
+    if (s == LINNET_OK) s = write_lines(r, whole);
+    for (int i = 0; s == LINNET_OK && i < was.n_files; i++) {
+        const lnt_report_file *f = r->files;
+        while (f && strcmp(f->name, was.file[i]) != 0) f = f->next;
+        if (!f) lnt_results_remove(r->out, was.file[i]);
+    }
+    lnt_arena_free(&arena);
+    return s;
+}
+
+linnet_status lnt_report_close(lnt_report *r, const char *title, bool whole)
 {
     linnet_status s = r->s;
-    const bool files = r->out && !r->only_page;
-    if (files && s == LINNET_OK && r->first) s = write_lines(r);
-    for (const lnt_row *row = r->first; files && s == LINNET_OK && row; row = row->next)
-        if (first_of_table(r, row)) s = write_table(r, row->table);
-    if (r->out && s == LINNET_OK && page && !r->own_page) s = write_page(r, title);
+    if (r->out && s == LINNET_OK && whole && !r->own_page) s = write_page(r, title);
+    if (r->out && s == LINNET_OK && r->first && !r->only_page) s = write_files(r, whole);
+    json_decref(r->settings);
     lnt_arena_free(&r->arena);
-    return s;
+    return s == LINNET_OK ? r->s : s;
 }

@@ -8,13 +8,15 @@
 #include "device/device.h"
 #include "train/trainer.h"
 
-enum { MICRO_TOKENS = 32768, LOGITS = 1 << 24 /* of a test's run */, POINTS = 256 /* of a curve */,
-       BINS = 24 /* of the lengths of a test */ };
+enum { MICRO_TOKENS = 32768, LOGITS = 1 << 24 /* of a test's run */, POINTS = 256 /* of a curve */, CURVE = 2 * POINTS + 3,
+       BINS = 24 /* of the lengths of a test */, MOST_DRAWN = 2 * LNT_LINES_MOST /* settings, of which curves are on the page */ };
 
-/* What a training leaves for the plots. */
+/* What a training leaves for the plots: every so many updates and where tests were looked at, held-out losses there alone. */
 typedef struct {
-    int n, n_looks;
-    double step[POINTS + 1], loss[POINTS + 1], look_step[POINTS + 1], look[POINTS + 1];
+    int n, n_looks, n_held;
+    double step[CURVE], loss[CURVE], rate[CURVE], norm[CURVE];
+    double look_step[POINTS + 1], look[POINTS + 1], look_nats[POINTS + 1];
+    double held_step[POINTS + 2], held[POINTS + 2]; /* one more at the end: of the whole test */
 } curve;
 
 typedef struct {
@@ -245,27 +247,29 @@ static int64_t steps_in_time(study *k)
     return fit < 1 ? 1 : fit < (double)k->steps ? (int64_t)fit : k->steps;
 }
 
-/* The accuracy of so far, over a batch of each test that is looked at. */
-static linnet_status look(study *k, double *accuracy)
+static int looked_at(const study *k) { return k->s->looks ? k->s->looks : 1; }
+
+/* Accuracy and loss of so far, the means over a batch of each test that is looked at. */
+static linnet_status look(study *k, lnt_test *mean)
 {
-    const int n = k->s->looks ? k->s->looks : 1;
-    *accuracy = 0;
+    const int n = looked_at(k);
     for (int i = 1; i <= n; i++) {
         lnt_test t = {0};
         LNT_TRY(test(k, i, k->test_examples < k->batch ? k->test_examples : k->batch, &t));
-        *accuracy += t.accuracy / n;
+        mean->accuracy += t.accuracy / n;
+        mean->nats += t.nats / n;
     }
     return LINNET_OK;
 }
 
-static linnet_status update(study *k, double rate, double *loss)
+static linnet_status update(study *k, double rate, linnet_trainer_result *out)
 {
     linnet_trainer_result result = {.size = sizeof result};
     const double scale = 1 / (double)count_asked(k, k->batch);
     for (int64_t first = 0; first < k->batch; first += k->micro)
         LNT_TRY(micro(k, first, k->batch - first < k->micro ? k->batch - first : k->micro, scale));
     LNT_TRY(linnet_trainer_update(k->t, rate, &result));
-    *loss = result.loss;
+    *out = result;
     return LINNET_OK;
 }
 
@@ -283,42 +287,59 @@ static void note_left_out(study *k, int64_t steps)
     }
 }
 
+static void put_point(curve *v, int64_t step, const linnet_trainer_result *u)
+{
+    if (v->n == CURVE || (v->n && v->step[v->n - 1] == (double)step)) return;
+    v->step[v->n] = (double)step;
+    v->loss[v->n] = u->loss;
+    v->rate[v->n] = u->learning_rate;
+    v->norm[v->n++] = u->gradient_norm;
+}
+
+static void put_held(curve *v, int64_t step, double nats)
+{
+    if (v->n_held && v->held_step[v->n_held - 1] == (double)step) v->n_held--;
+    v->held_step[v->n_held] = (double)step;
+    v->held[v->n_held++] = nats;
+}
+
 static linnet_status train(study *k, double rate, int n_rates, lnt_trial *out, curve *v)
 {
     const int64_t steps = steps_in_time(k), warmup = llround(k->o->warmup * (double)steps);
     const int64_t every = (steps + POINTS - 1) / POINTS, look_every = k->o->test_every > every ? k->o->test_every : every;
-    double loss = NAN;
+    linnet_trainer_result u = {.loss = NAN};
     char seen[32] = "";
     int64_t step = 0;
     bool ended = false; /* by itself, before its time */
     while (step < steps) {
         fill_batch(k, step);
-        linnet_status s = update(k, linnet_learning_rate(step, steps, warmup, rate, k->o->floor), &loss);
+        linnet_status s = update(k, linnet_learning_rate(step, steps, warmup, rate, k->o->floor), &u);
         ended = s == LINNET_EINVAL && n_rates > 1; /* a rate too high: the loss is no number, the weights are those before this update */
         if (ended) break;
         LNT_TRY(s);
         step++;
-        if ((step % every == 0 || step == steps) && v->n <= POINTS) {
-            v->step[v->n] = (double)step;
-            v->loss[v->n++] = loss;
-        }
+        if (step % every == 0) put_point(v, step, &u);
         if (k->o->test_every && step % look_every == 0 && step < steps && v->n_looks <= POINTS) {
-            double accuracy;
-            LNT_TRY(look(k, &accuracy));
+            lnt_test t = {0};
+            LNT_TRY(look(k, &t));
+            put_point(v, step, &u);
+            put_held(v, step, t.nats);
             v->look_step[v->n_looks] = (double)step;
-            v->look[v->n_looks++] = accuracy;
-            lnt_format(seen, sizeof seen, "  accuracy %.1f%%", 100 * accuracy);
-            ended = accuracy > k->o->enough;
+            v->look_nats[v->n_looks] = t.nats;
+            v->look[v->n_looks++] = t.accuracy;
+            lnt_format(seen, sizeof seen, "  accuracy %.1f%%", 100 * t.accuracy);
+            ended = t.accuracy > k->o->enough;
             if (ended) break;
         }
         LNT_TRY(lnt_run_progress(k->r, (k->part + (double)step / (double)steps) / k->parts, "step %lld/%lld  loss %.4f%s",
-                                 (long long)step, (long long)steps, loss, seen));
+                                 (long long)step, (long long)steps, u.loss, seen));
         if (k->until && lnt_now() > k->until) break;
     }
     note_left_out(k, ended ? k->steps : step);
+    if (step) put_point(v, step, &u);
     out->learning_rate = rate;
     out->steps = step;
-    out->loss = loss;
+    out->loss = u.loss;
     return LINNET_OK;
 }
 
@@ -335,6 +356,9 @@ static linnet_status try_rate(study *k, double rate, int n_rates, lnt_trial *out
         LNT_TRY(make_room(k->r, &out->test[i], k->s->set[i].longest));
         LNT_TRY(test(k, i, k->test_examples, &out->test[i]));
     }
+    double held = 0;
+    for (int i = 1; i <= looked_at(k); i++) held += out->test[i].nats / looked_at(k);
+    put_held(v, out->steps, held);
     out->seconds = lnt_now() - begin;
     return LINNET_OK;
 }
@@ -392,27 +416,56 @@ static void put_left_out(lnt_run *r)
     if (*text) lnt_report_words(&r->report, "The time allowed was over before the end: %s.", text + 2);
 }
 
-static void plot_training(lnt_report *p, const curve *v, const lnt_trial *trial, int n)
+static void plot_curves(lnt_report *p, const curve *v, const char *name)
 {
-    lnt_plot_line loss[LNT_RATES], look[LNT_RATES];
-    char name[LNT_RATES][48];
-    int looks = 0;
-    for (int i = 0; i < n; i++) {
-        lnt_format(name[i], sizeof name[i], "rate %g", trial[i].learning_rate);
-        loss[i] = (lnt_plot_line){.name = n > 1 ? name[i] : NULL, .x = v[i].step, .y = v[i].loss, .n = v[i].n};
-        if (v[i].n_looks) look[looks++] = (lnt_plot_line){.name = n > 1 ? name[i] : NULL, .x = v[i].look_step, .y = v[i].look, .n = v[i].n_looks};
+    const struct {
+        const char *title, *label;
+        const double *x, *y;
+        int n;
+        bool share, log_y;
+    } all[] = {
+        {"Training loss", "nats a prediction", v->step, v->loss, v->n, false, false},
+        {"Held-out loss", "nats a prediction", v->held_step, v->held, v->n_held, false, false},
+        {"Learning rate", "", v->step, v->rate, v->n, false, false},
+        {"Gradient norm", "", v->step, v->norm, v->n, false, true},
+        {"Looks while training", "accuracy", v->look_step, v->look, v->n_looks, true, false},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].n)
+            lnt_report_plot_join(p, &(lnt_plot){.title = all[i].title, .x_label = "update", .y_label = all[i].label, .y_high = all[i].share,
+                                                .log_y = all[i].log_y, .n_lines = 1,
+                                                .lines = &(lnt_plot_line){.name = name, .x = all[i].x, .y = all[i].y, .n = all[i].n}});
+}
+
+/* training.csv and looks.csv; of several trainings, the number-th's. */
+static void write_curves(lnt_report *p, const curve *v, int number, int of)
+{
+    static const char *const keys[] = {"step", "loss", "learning_rate", "gradient_norm", "held_out_loss"};
+    static const char *const look_keys[] = {"step", "accuracy", "loss"};
+    char end[16] = "", file[64];
+    double held[CURVE];
+    for (int i = 0, at = 0; i < v->n; i++) {
+        const bool there = at < v->n_held && v->held_step[at] == v->step[i];
+        held[i] = there ? v->held[at++] : NAN;
     }
-    lnt_report_plot_add(p, &(lnt_plot){.title = "Training", .x_label = "update", .y_label = "nats a prediction", .n_lines = n, .lines = loss});
-    if (looks)
-        lnt_report_plot_add(p, &(lnt_plot){.title = "Looks while training", .x_label = "update", .y_label = "accuracy", .y_low = 0, .y_high = 1,
-                                           .n_lines = looks, .lines = look});
-    for (int i = 0; i < n; i++) {
-        char file[64];
-        const char *keys[] = {"step", "loss"}, *look_keys[] = {"step", "accuracy"};
-        snprintf(file, sizeof file, n > 1 ? "training-%d" : "training", i + 1);
-        lnt_report_series(p, file, 2, keys, (const double *[]){v[i].step, v[i].loss}, v[i].n);
-        snprintf(file, sizeof file, n > 1 ? "looks-%d" : "looks", i + 1);
-        if (v[i].n_looks) lnt_report_series(p, file, 2, look_keys, (const double *[]){v[i].look_step, v[i].look}, v[i].n_looks);
+    if (of > 1) snprintf(end, sizeof end, "-%d", number);
+    snprintf(file, sizeof file, "training%s", end);
+    lnt_report_series(p, file, 5, keys, (const double *[]){v->step, v->loss, v->rate, v->norm, held}, v->n);
+    snprintf(file, sizeof file, "looks%s", end);
+    if (v->n_looks) lnt_report_series(p, file, 3, look_keys, (const double *[]){v->look_step, v->look, v->look_nats}, v->n_looks);
+}
+
+/* Lines are called by the rate; where the run has several settings, the best rate's alone are drawn, of the first MOST_DRAWN, and called by the
+ * setting: the others are in their files. */
+static void report_training(study *k, const curve *v, const lnt_trial *trial, int n, int done, int best, const char *setting, int part)
+{
+    const bool several = (int)k->parts > n;
+    char name[48];
+    for (int i = 0; i < done; i++) {
+        lnt_format(name, sizeof name, "rate %g", trial[i].learning_rate);
+        if (!several) plot_curves(&k->r->report, &v[i], n > 1 ? name : NULL);
+        else if (i == best && part < MOST_DRAWN) plot_curves(&k->r->report, &v[i], setting);
+        write_curves(&k->r->report, &v[i], part * n + i + 1, (int)k->parts);
     }
 }
 
@@ -541,8 +594,8 @@ linnet_status lnt_study_run(lnt_run *r, const lnt_study *o, lnt_source *source, 
     for (int i = 0; i < done; i++) put_rows(&k, setting, &trial[i], i == first);
     LNT_TRY(s);
     if (part + 1 == parts) put_left_out(r);
+    report_training(&k, v, trial, n, done, first, setting, part);
     if (parts == 1) {
-        plot_training(&r->report, v, trial, done);
         for (int i = 1; i < source->n_sets; i++) LNT_TRY(plot_test(&k, i, &trial[first].test[i]));
     }
     if (best) *best = trial[first];

@@ -9,6 +9,8 @@
 #include "core/clock.h"
 #include "device/device.h"
 #include "core/file.h"
+#include "tasks/record.h"
+#include "tasks/results.h"
 
 static const lnt_task *const tasks[] = {
 #define X(name) &lnt_task_##name,
@@ -244,6 +246,16 @@ static void config_text(const lnt_config *k, const char *key, char *text, size_t
     }
 }
 
+/* Whether another model of the paper has this value. */
+static bool has_also(const lnt_run *r, const char *key, const char *value)
+{
+    const char *const *list = r->task->also ? r->task->also(r->values) : NULL;
+    const size_t n = strlen(key);
+    for (int i = 0; list && list[i]; i++)
+        if (!strncmp(list[i], key, n) && list[i][n] == '=' && !strcmp(list[i] + n + 1, value)) return true;
+    return false;
+}
+
 /* Where the model's keys are not those of the paper's size: "num_hidden_layers 2 (8)". A layer without a key goes without it there, too. */
 static linnet_status find_model_cuts(lnt_run *r)
 {
@@ -268,7 +280,7 @@ static linnet_status find_model_cuts(lnt_run *r)
         snprintf(key, sizeof key, "%.*s", (int)length, pairs[i]);
         config_text(r->o->config, key, mine, sizeof mine);
         config_text(paper, key, theirs, sizeof theirs);
-        if (!again && strcmp(mine, theirs) != 0) add_cut(r, key, mine, theirs);
+        if (!again && strcmp(mine, theirs) != 0 && !has_also(r, key, mine)) add_cut(r, key, mine, theirs);
     }
     linnet_config_destroy(paper);
     return s == LINNET_ENOMEM ? s : LINNET_OK;
@@ -399,23 +411,24 @@ linnet_status linnet_task_run(linnet_context *c, const char *name, const linnet_
     }
     LNT_TRY(lnt_options_take(c, "task", options, &o));
     if (callbacks) LNT_TRY(lnt_options_take(c, "task_callbacks", callbacks, &k));
+    bool held = false; /* all that an earlier run of the task had to say */
     LNT_TRY(check(c, t, &o));
+    if (o.out) LNT_TRY(lnt_results_check(c, o.out, t->info.name, &held));
     lnt_arena arena = {0};
     lnt_run r = {.c = c, .task = t, .o = &o, .k = &k, .arena = &arena, .begin = lnt_now()};
     r.report = (lnt_report){.c = c, .task = t->info.name, .out = o.out, .k = &k};
     if (o.max_seconds > 0) r.deadline = r.begin + o.max_seconds;
     linnet_status s = lnt_task_values(c, t, o.protocol, o.set, o.n_set, &arena, &r.values);
     if (s == LINNET_OK) s = find_cuts(&r);
+    if (s == LINNET_OK && o.out) s = lnt_record_run(&r);
+    if (s == LINNET_OK && *r.cuts) lnt_report_words(&r.report, "Not as in the paper, whose values stand in brackets: %s.", r.cuts);
+    if (s == LINNET_OK && o.out) lnt_record_words(&r.report);
     if (s == LINNET_OK) s = t->run(&r);
-    const bool keep = s == LINNET_OK || (s == LINNET_EINTERRUPTED && r.said_cost);
-    if (*r.cuts) lnt_report_words(&r.report, "Not as in the paper, whose values stand in brackets: %s.", r.cuts);
+    const bool keep = s == LINNET_OK || (s == LINNET_EINTERRUPTED && r.said_cost && !held);
     if (r.late) lnt_report_words(&r.report, "The time allowed was over before the end: rows say how much was read.");
-    if (!keep) {
-        r.report.out = NULL;
-        if (r.made_folder) rmdir(o.out); /* what a task has written stays */
-    }
+    if (!keep) r.report.out = NULL;
     const linnet_status written = lnt_report_close(&r.report, t->info.name, s == LINNET_OK);
+    if (r.made_folder) rmdir(o.out); /* goes where nothing was written */
     lnt_arena_free(&arena);
-    if (s == LINNET_OK) return written;
-    return s;
+    return s == LINNET_OK ? written : s;
 }

@@ -56,6 +56,7 @@ typedef struct lnt_task {
     int n_texts;
     const char *const *paper; /* "key=value" of the paper, NULL at the end; NULL: as the defaults */
     const char *const *(*paper_for)(const void *values); /* in its place where the paper has several: those for what `values` choose */
+    const char *const *(*also)(const void *values); /* "key=value" of further models that the paper has there; NULL: it has one */
     linnet_status (*run)(lnt_run *r);
     /* Of tasks that learn from a source: the source that options describe; the arena is its memory. For the tests' sake, too. */
     linnet_status (*source)(lnt_ctx *c, const void *values, lnt_arena *arena, struct lnt_source *out);

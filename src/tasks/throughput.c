@@ -150,7 +150,7 @@ static linnet_status run(lnt_run *r)
         lnt_row_end(&r->report);
     }
     linnet_model_destroy(learner);
-    if (s == LINNET_OK && n > 1) draw_plots(r, points, n);
+    if (s == LINNET_OK) draw_plots(r, points, n);
     return s == LINNET_OK ? r->report.s : s;
 }
 

@@ -129,8 +129,8 @@ static linnet_status run(lnt_run *r)
     lnt_reader k = {0};
     pairs all, others;
     const pairs *examples = &all;
-    double counts[MOST_SHOTS], tokens = 0;
-    int n_counts;
+    double counts[MOST_SHOTS], bleu[MOST_SHOTS], most = 1, tokens = 0;
+    int n_counts, measured = 0;
     linnet_model_info info = {.size = sizeof info};
     LNT_TRY(lnt_task_numbers(r->c, "shots", o->shots, 0, MOST_COUNT, MOST_SHOTS, counts, &n_counts));
     LNT_TRY(read_pairs(r, r->o->files[0], &all));
@@ -161,11 +161,17 @@ static linnet_status run(lnt_run *r)
         lnt_row_begin(&r->report, "result");
         lnt_row_int(&r->report, "shots", (int64_t)counts[i]);
         lnt_row_int(&r->report, "examples", done);
-        lnt_row_real(&r->report, "bleu", lnt_bleu_score(&b));
+        bleu[measured++] = lnt_bleu_score(&b);
+        most = fmax(most, bleu[measured - 1]);
+        lnt_row_real(&r->report, "bleu", bleu[measured - 1]);
         lnt_row_real(&r->report, "length_ratio", b.length / b.reference);
         lnt_row_end(&r->report);
     }
     lnt_reader_close(&k);
+    const lnt_plot_line line = {.x = counts, .y = bleu, .n = measured};
+    if (s == LINNET_OK)
+        lnt_report_plot_add(&r->report, &(lnt_plot){.title = "BLEU over the examples shown", .x_label = "examples before the sentence",
+                                                    .y_label = "BLEU", .y_high = most, .n_lines = 1, .lines = &line});
     return s == LINNET_OK ? r->report.s : s;
 }
 

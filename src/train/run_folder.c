@@ -38,6 +38,10 @@ static linnet_status check_free(const lnt_run_folder *f)
         lnt_fail(f->c, LINNET_EINVAL, "\"%s\" already holds a checkpoint", f->path);
         return lnt_hint(f->c, "Add --resume to go on with it, or name another folder.");
     }
+    if (has(f, "results.jsonl")) {
+        lnt_fail(f->c, LINNET_EINVAL, "\"%s\" already holds results of a task or of a comparison", f->path);
+        return lnt_hint(f->c, "Name another folder.");
+    }
     if (!has_model(f) || has(f, "train.begun")) return LINNET_OK;
     lnt_fail(f->c, LINNET_EINVAL, "\"%s\" already holds a model, and no training run", f->path);
     return lnt_hint(f->c, "Name another folder.");

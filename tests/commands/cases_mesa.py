@@ -52,7 +52,9 @@ def mesa_files(folder):
     assert len(steps) == 2 * 4 * 4 * 12 and all(0 <= row["mean"] <= row["most"] and row["unfinished"] == 0 for row in steps)
     root = xml.parse(folder / "inside" / "mesa.svg").getroot()
     words = " ".join(e.text or "" for e in root.iter())
-    for word in ("layer 0", "layer 1", "30 steps", "tolerance 0.01", "15 windows of 64 tokens", "nan", "inf"):
+    settings = json.loads((folder / "inside" / "results.jsonl").read_text().splitlines()[0])
+    assert settings["row"] == "settings" and settings["options"]["tokens"] == 1000 and set(settings["files"]) == {p.name for p in (folder / "inside").iterdir()}
+    for word in ("layer 0", "layer 1", "30 steps", "tolerance 0.01", "15 windows of 64 tokens", "linnet task mesa-analysis", "tokens 1000", "nan", "inf"):
         assert (word in words) == (word not in ("nan", "inf")), word
 
 
@@ -92,13 +94,22 @@ def mesa_budgets(folder):
     assert summary["steps", 0]["difference"] != 0
 
 
+def unnamed(folder):
+    """The files without what the run was, which names folder and threads: the first line of results.jsonl, the last ones of the page."""
+    files = files_below(folder)
+    files["results.jsonl"] = files["results.jsonl"].split(b"\n", 1)[1]
+    files["mesa.svg"], settings = files["mesa.svg"].split(b">linnet task mesa-analysis", 1)
+    assert b"nats per token" in files["mesa.svg"] and b"nats per token" not in settings
+    return files
+
+
 @case("task mesa-analysis --json: one line for the model, one for each setting; the same bytes for any number of threads, in bf16 too")
 def mesa_json(folder):
     for dtype in ("f32", "bf16"):
         ask = ["task", "mesa-analysis", mesa_model(), text_file(), "--length", "32", "--tokens", "320", "--json", "--dtype", dtype]
         one = linnet(*ask, "--out", folder / f"one-{dtype}", "--threads", "1")
         two = linnet(*ask, "--out", folder / f"two-{dtype}", "--threads", "2")
-        assert one.out == two.out and files_below(folder / f"one-{dtype}") == files_below(folder / f"two-{dtype}")
+        assert one.out == two.out and unnamed(folder / f"one-{dtype}") == unnamed(folder / f"two-{dtype}")
         lines = [json.loads(line) for line in one.out.splitlines()]
         assert lines[0]["task"] == "mesa-analysis" and lines[0]["layers"] == 2 and lines[0]["heads"] == 2 and lines[0]["tokens"] == 320
         assert [line["budget"] for line in lines[1:6]] == [0, 5, 10, 15, 30] and [line["tolerance"] for line in lines[6:]] == [0.1, 0.01, 0.001, 0.0001]

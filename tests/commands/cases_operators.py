@@ -258,7 +258,8 @@ def every_task(folder):
             line.pop("seconds", None)
         assert lines == other and lines[0]["task"] == task and lines[0]["row"] == "result" and lines[0]["steps"] == 2, (lines, other)
         assert all(0 <= line["accuracy"] <= 1 and 0 <= line["exact"] <= 1 for line in lines if line["row"] == "result"), lines
-        kept = [json.loads(line) for line in (folder / task / "results.jsonl").read_text().splitlines()]
+        settings, *kept = [json.loads(line) for line in (folder / task / "results.jsonl").read_text().splitlines()]
+        assert settings["row"] == "settings" and settings["options"]["steps"] == 2 and settings["model"]["hidden_size"] == 16, settings
         assert len(kept) == len(lines) and kept[0]["accuracy"] == lines[0]["accuracy"]
         assert len((folder / task / "result.csv").read_text().splitlines()) == 1 + sum(line["row"] == "result" for line in lines)
         words = " ".join(e.text or "" for e in xml.parse(folder / task / "page.svg").getroot().iter())

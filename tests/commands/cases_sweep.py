@@ -36,14 +36,33 @@ def sweep(folder):
     assert (out / lines[0]["run"] / "page.svg").stat().st_mtime_ns == page
     refused(*ask, "--seed", "7", says=["is of", "--seed 7", "expected", ".done"])  # what is there is of another command
     assert (out / lines[0]["run"] / "page.svg").stat().st_mtime_ns == page
-    failed = linnet("sweep", "--out", folder / "bad", "--grid", "steps=1,0", "--", *TASK, code=2)
-    assert "1 of 2 runs failed" in failed.err and '"0"' in (folder / "bad" / "steps=0.log").read_text(), failed.err
+    failed = linnet("sweep", "--out", folder / "bad", "--grid", "learning-rate=1e-3,fast", "--", *TASK, code=2)
+    assert "1 of 2 runs failed" in failed.err and '"fast"' in (folder / "bad" / "learning-rate=fast.log").read_text(), failed.err
     for wrong, says in ((["--grid", "steps"], "KEY=VALUE"), (["--grid", "steps="], "steps="), (["--jobs", "0"], "--jobs")):
         refused("sweep", "--out", folder / "x", *wrong, "--", *TASK, says=[says])
     refused("sweep", "--out", folder / "x", "--", "eval", "model", says=["eval", "train or task"])
+    refused("sweep", "--out", folder / "x", "--grid", "seed=1,2", "--", "eval", says=["eval", "train or task"])
+    refused("sweep", "--out", folder / "x", "--", "task", says=["task", "-- task NAME"])
+    refused("sweep", "--out", folder / "x", "--grid", "seed=1,2", "--", "train", says=["too few arguments", "linnet train TEXT"])
+    refused("sweep", "--out", folder / "x", "--", "task", "partiy", says=['no task "partiy"', "parity"])
+    for grid, says in (("nope=1,2", "linnet task parity has no flag --nope"), ("steps=1,0", '--steps is "0"'), ("set:nope=1,2", "nope"), ("mixer=delta_net,delta", "delta")):
+        refused("sweep", "--out", folder / "x", "--grid", grid, "--", *TASK, says=[says])  # what the command itself says, before anything is made
+    refused("sweep", "--out", folder / "x", "--grid", "seed=1,2", "--", *TASK, "--help", says=["--help"])
     refused("sweep", "--out", folder / "x", "--", *TASK, "--out", "y", says=["--out"])
     refused("sweep", "--", *TASK, says=["--out is missing"])
     assert not (folder / "x").exists()
+
+
+@case("compare takes what a shell makes of SWEEP/*: files are left out where there are runs, and named where there are none")
+def compare_all(folder):
+    out = folder / "grid"
+    linnet("sweep", "--out", out, "--grid", "seed=1,2", "--", *TASK)
+    names = sorted(out.iterdir())
+    done = linnet("compare", *names, "--json")
+    assert [json.loads(line)["run"] for line in done.out.splitlines()] == ["seed=1", "seed=2"]
+    assert done.err.strip() == f"note: {len(names) - 2} files that are no runs are left out", done.err
+    refused("compare", out / "page.svg", says=["page.svg is no run"])
+    refused("compare", out / "seed=1", out / "seed=3", says=["seed=3 is no run"])
 
 
 @case("a sweep over trainings that is stopped goes on where its checkpoints are; compare puts the runs side by side")

@@ -221,6 +221,17 @@ def no_separator_loss(folder):
 
 # ---- resuming ------------------------------------------------------------------------------------------------------------------
 
+@case("train --resume without its texts says that they are missing and how they are named, and leaves the run as it is")
+def resume_without_texts(folder):
+    out = folder / "run"
+    linnet("train", text_file(), "--out", out, *SMALL, "--steps", "2")
+    before = files_below(out)
+    refused("train", "--out", out, "--resume", says=["TEXT is missing", f"the texts that the run in {out} was started with", f"linnet train books/ --out {out} --resume"])
+    refused("train", "--out", out, says=["too few arguments", "linnet train TEXT"])
+    refused("train", "--resume", says=["--out is missing"])
+    assert files_below(out) == before
+
+
 @case("--resume takes every setting from the checkpoint; a flag that disagrees is refused with both values")
 def settings_of_the_checkpoint(folder):
     held = folder / "held.txt"

@@ -26,6 +26,7 @@ import cases_sweep  # noqa: E402,F401
 import cases_tokenize  # noqa: E402,F401
 import cases_beside  # noqa: E402,F401
 import cases_readme  # noqa: E402,F401
+import cases_results  # noqa: E402,F401
 import cases_train  # noqa: E402,F401
 import cases_texts  # noqa: E402,F401
 import cases_shards  # noqa: E402,F401
