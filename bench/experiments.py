@@ -425,7 +425,7 @@ def collect(folder):
                      "held_out": held[-1]["eval_loss"], "held_out_bits_per_byte": held[-1]["eval_bits_per_byte"], "seconds": log[-1]["seconds"],
                      "parameters": parameters_of(folder / "model" / "model.safetensors")})
     for path in sorted([*folder.glob("results.jsonl"), *folder.glob("kind-*/results.jsonl")]):
-        rows += [json.loads(x) for x in path.read_text().splitlines()]
+        rows += [x for x in map(json.loads, path.read_text().splitlines()) if x.get("row") != "settings"]  # which the commands say
     for name in CURVES:
         if (folder / f"{name}.csv").exists():
             curves[name] = numbers(folder / f"{name}.csv")
@@ -450,7 +450,7 @@ def run_cell(q, cell, device):
     ok, share = ok and not q.stopping, q.gpu_share(-(device == "cuda")) - share
     if ok:
         rows, curves = collect(folder)
-        cuts = [x.split(": ", 1)[1].replace(f"{a.out}/", "") for x in said if x.startswith("not as in the paper")]
+        cuts = [x.split(": ", 1)[1].replace(f"{a.out}/", "") for x in said if re.match("(not|never) as in the paper", x)]
         line = {"page": cell.page, "cell": cell.labels, "commands": shown, "device": device, "machine": a.machines[device], "commit": a.label,
                 "date": datetime.date.today().isoformat(), "seconds": round(time.time() - begin, 1),
                 "core_seconds": round(processors, 1), "at_a_time": a.cuda if device == "cuda" else a.cpu,
