@@ -397,7 +397,8 @@ static void mild_values_back(const lnt_head *x, lnt_rows c, const scratch *w, in
 }
 
 /* A lower triangle of pairs as a left operand, and in `turned` transposed. */
-static lnt_operand mild_triangle(int n, const lnt_operand *reads, const lnt_operand *writes, float *pairs, int64_t ld, void *forms, lnt_operand *turned)
+static lnt_operand mild_triangle(int n, const lnt_operand *reads, const lnt_operand *writes, float *pairs, int64_t ld, void *forms,
+                                 lnt_operand *turned)
 {
     triangle(BLOCKS, n, reads, writes, pairs, ld);
     lnt_operand A = mild_left(false, n, pairs, ld, NULL, forms);
@@ -444,7 +445,8 @@ static bool mild_lifted_back(const lnt_head *x, lnt_rows c, int64_t i, scratch *
     lnt_operand S = { .rows = K, .cols = V, .right = { w->kept + (size_t)i * e->bytes(K, V, LNT_RIGHT), K / 2 * 16 } };
     e->extend(&S, LNT_LEFT_T, w->S_turned);
     const lnt_operand St = e->prepare16(LNT_RIGHT, V, K, S.left_t.p, S.left_t.ld, w->S_forms);
-    const lnt_operand grad = mild_decayed(K, V, row_end, w->gv.end, w), turned = { .rows = V, .cols = K, .right = { grad.right_t.p, grad.right_t.ld } };
+    const lnt_operand grad = mild_decayed(K, V, row_end, w->gv.end, w);
+    const lnt_operand turned = { .rows = V, .cols = K, .right = { grad.right_t.p, grad.right_t.ld } };
     w->state.right.p = NULL; /* what needs it makes it */
     e->update_columns(row_end, w->gv.end, &X, true, &E, false, &w->state);
     if (w->rows && (a->dgk || a->dgv))
@@ -453,13 +455,15 @@ static bool mild_lifted_back(const lnt_head *x, lnt_rows c, int64_t i, scratch *
         tiled_state_products(&S, w->dS, NULL, w->last_v);
 
     for (int at = 0; at < V; at += 32) {
-        const lnt_operand start = right_columns(&S, at), dS = right_columns(&grad, at), writers = right_columns(&M, at), readers = right_columns(&E, at);
+        const lnt_operand start = right_columns(&S, at), dS = right_columns(&grad, at);
+        const lnt_operand writers = right_columns(&M, at), readers = right_columns(&E, at);
         mild_product(false, &X, &start, &A, &writers, w->strips[0], 32);
         mild_product(true, &L, &dS, &At, &readers, w->strips[1], 32);
         mild_values_back(x, c, w, at);
     }
     for (int at = 0; at < K; at += 32) {
-        const lnt_operand start = right_columns(&St, at), dS = right_columns(&turned, at), writers = right_columns(&L, at), readers = right_columns(&X, at);
+        const lnt_operand start = right_columns(&St, at), dS = right_columns(&turned, at);
+        const lnt_operand writers = right_columns(&L, at), readers = right_columns(&X, at);
         mild_product(false, &E, &start, &D, &writers, w->strips[0], 32);
         mild_product(true, &M, &dS, &Dt, &readers, w->strips[1], 32);
         if (w->rows) {
