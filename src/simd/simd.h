@@ -277,12 +277,13 @@ static inline vf v_load_i8(const int8_t *p)
 #endif
 }
 
-static inline void v_store_bf16(lnt_bf16 *p, vf x)
+#if defined(__AVX512BW__)
+/* Rounded to bf16, half a vector. */
+static inline __m256i v_round_bf16(vf x)
 {
 #if defined(__AVX512BF16__)
-    __m256bh h = _mm512_cvtneps_pbh((__m512)x);
-    memcpy(p, &h, 32);
-#elif defined(__AVX512BW__)
+    return (__m256i)_mm512_cvtneps_pbh((__m512)x);
+#else
     const __m512i u = (__m512i)x;
     const __m512i upper = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 31, 29, 27, 25, 23, 21, 19, 17,
                                            15, 13, 11, 9, 7, 5, 3, 1);
@@ -293,14 +294,27 @@ static inline void v_store_bf16(lnt_bf16 *p, vf x)
     __m512i r = _mm512_add_epi32(u, below);
     r = _mm512_mask_add_epi32(r, odd, u, half);
     r = _mm512_mask_or_epi32(r, nan, u, quiet);
-    _mm256_storeu_si256((void *)p, _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, r)));
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi16(upper, r));
+#endif
+}
 #elif defined(__AVX2__)
+static inline __m128i v_round_bf16(vf x)
+{
     const __m256i u = (__m256i)x, upper = _mm256_srli_epi32(u, 16), odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
     const __m256i nan = (__m256i)_mm256_cmp_ps((__m256)x, (__m256)x, _CMP_UNORD_Q);
     __m256i r = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
     r = _mm256_blendv_epi8(r, _mm256_or_si256(upper, _mm256_set1_epi32(0x40)), nan);
     r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08); /* both halves of the register hold four numbers twice */
-    _mm_storeu_si128((void *)p, _mm256_castsi256_si128(r));
+    return _mm256_castsi256_si128(r);
+}
+#endif
+
+static inline void v_store_bf16(lnt_bf16 *p, vf x)
+{
+#if defined(__AVX512BW__)
+    _mm256_storeu_si256((void *)p, v_round_bf16(x));
+#elif defined(__AVX2__)
+    _mm_storeu_si128((void *)p, v_round_bf16(x));
 #elif defined(LNT_VARIANT_neon)
     const uint32x4_t u = (uint32x4_t)x, odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
     const uint16x4_t r = vaddhn_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff))); /* the upper half of the sum */
@@ -314,16 +328,27 @@ static inline void v_store_bf16(lnt_bf16 *p, vf x)
 /* v_store_bf16 as v_stream stores: a part of a cache line, which the processor puts together with the parts that follow. */
 static inline void v_stream_bf16(lnt_bf16 *p, vf x)
 {
-#if defined(__AVX512F__) || defined(__AVX2__)
-    lnt_bf16 h[LNT_VL];
-    v_store_bf16(h, x);
-#if defined(__AVX512F__)
-    _mm256_stream_si256((void *)p, _mm256_loadu_si256((const void *)h));
-#else
-    _mm_stream_si128((void *)p, _mm_loadu_si128((const void *)h));
-#endif
+#if defined(__AVX512BW__)
+    _mm256_stream_si256((void *)p, v_round_bf16(x));
+#elif defined(__AVX2__)
+    _mm_stream_si128((void *)p, v_round_bf16(x));
 #else
     v_store_bf16(p, x);
+#endif
+}
+
+/* Two vectors that follow each other, in one store: with AVX-512 a whole line. */
+static inline void v_stream_bf16_two(lnt_bf16 *p, vf x, vf y)
+{
+#if defined(__AVX512BF16__)
+    _mm512_stream_si512((void *)p, (__m512i)_mm512_cvtne2ps_pbh((__m512)y, (__m512)x));
+#elif defined(__AVX512BW__)
+    _mm512_stream_si512((void *)p, _mm512_inserti64x4(_mm512_castsi256_si512(v_round_bf16(x)), v_round_bf16(y), 1));
+#elif defined(__AVX2__)
+    _mm256_stream_si256((void *)p, _mm256_inserti128_si256(_mm256_castsi128_si256(v_round_bf16(x)), v_round_bf16(y), 1));
+#else
+    v_store_bf16(p, x);
+    v_store_bf16(p + LNT_VL, y);
 #endif
 }
 

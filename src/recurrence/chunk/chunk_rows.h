@@ -155,7 +155,7 @@ static inline void rows_in_less(float *dst, const void *x, lnt_dtype t, int64_t 
     }
 }
 
-/* row i of y = f b_i x_i + d_i z_i; d NULL: ones */
+/* row i of y = f b_i x_i + d_i z_i; b and d NULL: ones */
 static inline void rows_out_sum(void *y, lnt_dtype t, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width, float f, const float *b,
                                 const float *x, const float *d, const float *z)
 {
@@ -163,7 +163,7 @@ static inline void rows_out_sum(void *y, lnt_dtype t, int64_t first, int64_t n, 
     for (int64_t r = 0; r < n; r++, x += width, z += width) {
         int64_t at = ((first + r) * heads + h) * width, i = 0;
         rows_awake(r);
-        const float s = f * b[r], e = d ? d[r] : 1.0f;
+        const float s = b ? f * b[r] : f, e = d ? d[r] : 1.0f;
         if (t == LINNET_F32) {
             float *p = (float *)y + at;
             for (; i + LNT_VL <= width; i += LNT_VL) v_store(p + i, s * v_load(x + i) + e * v_load(z + i));

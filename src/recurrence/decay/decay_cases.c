@@ -57,6 +57,7 @@ const lnt_recur_case lnt_decay_cases[] = {
     { "gla_v", 2, { 3, 140 }, LNT_HEADS(1, 2, 50, 64), .gate = -0.02, .states = true },
     { "gla_kv", 2, { 130, 70 }, LNT_HEADS(1, 2, 32, 96), .gate = -0.02, .states = true },
     { "gla_v", 1, { 1000 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.02, .reset = 0.0001, .states = true },
+    { "gla_v", 1, { 150 }, LNT_HEADS(1, 2, 64, 96), .gate = -0.02, .states = true },
     { "gla_kv", 2, { 70, 1000 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.02, .reset = 0.0001, .states = true },
     { "gla_kv", 3, { 65, 0, 100 }, LNT_HEADS(1, 1, 96, 32), .gate = -40, .reset = 0.02, .states = true },
     { "gla", 1, { 100 }, LNT_HEADS(2, 4, 64, 50), .gate = -0.2, .states = true, .option = SIGNED },

@@ -644,7 +644,7 @@ static void backward_head(const lnt_head *x, char *base)
         lifted_sweep(x, w);
         get_state(x, w->dS, a->dsT, (int64_t)a->K * a->V);
         w->state = ENGINE->prepare(LNT_RIGHT, a->K, a->V, w->dS, a->V, w->dS_forms);
-        for (int64_t i = chunks - 1; i >= 0; i--) lifted_backward_chunk(x, chunk_at(x, w->C, i, -1), i, w);
+        for (int64_t i = chunks - 1; i >= 0; i--) lifted_backward(x, chunk_at(x, w->C, i, -1), i, w);
         put_state(x, a->ds0, (int64_t)a->K * a->V, w->dS);
         return;
     }

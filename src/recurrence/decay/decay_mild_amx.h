@@ -162,30 +162,40 @@ static bool mild_forward(const lnt_head *x, lnt_rows c, scratch *w)
     return true;
 }
 
-/* 32 or 64 columns, from `at` on, of v / P as a right operand, of P and of the chunk's decay, of gates of columns; the next chunk's rows are asked
- * for. False: a gate is not mild. */
-INLINE bool mild_lift(int lines, const lnt_head *x, lnt_rows c, scratch *w, int64_t at)
+/* 32 or 64 columns, from `at` on, of M = v / P as a right operand, of P and of the chunk's decay, of gates of columns; going back M's rows, too, and
+ * E = f P . dO as rows and as a right operand, f = s where readers do not have it. The next chunk's rows are asked for. False: a gate is not mild. */
+INLINE bool mild_lift(int lines, bool back, const lnt_head *x, lnt_rows c, scratch *w, int64_t at)
 {
     const int64_t V = x->a->V, stride = x->a->Hv * V, first = c.first * stride + x->h * V + at, next = (c.next - c.first) * stride;
     const int64_t side = (c.n + 31) / 32 * 32, block = side / 2 * 16;
     const float *g = (const float *)x->a->gv + first;
-    const lnt_bf16 *v = (const lnt_bf16 *)x->a->v + first;
-    const line base = line_set(LOG2_E);
+    const lnt_bf16 *v = (const lnt_bf16 *)x->a->v + first, *d = back && x->a->do_ ? (const lnt_bf16 *)x->a->do_ + first : NULL;
+    const line base = line_set(LOG2_E), scale = line_set(w->rows ? 1.0f : (float)x->a->scale);
     line y[2] = { line_set(0), line_set(0) }; /* P = 2^y */
     for (int64_t i = 0; i < side; i += 2) {
         __m512i row[2][2] = { { _mm512_setzero_si512(), _mm512_setzero_si512() }, { _mm512_setzero_si512(), _mm512_setzero_si512() } };
+        __m512i read[2][2] = { { row[0][0], row[0][0] }, { row[0][0], row[0][0] } };
         if (i % 8 == 0) lnt_tiles_awake();
         for (int64_t r = i; r < i + 2; r++) {
             for (int l = 0; l < 2 * lines && r < c.next_n; l++) __builtin_prefetch(g + next + r * stride + l * 16, 0, 2);
             for (int l = 0; l < lines && r < c.next_n; l++) __builtin_prefetch(v + next + r * stride + l * 32, 0, 2);
+            for (int l = 0; l < lines && d && r < c.next_n; l++) __builtin_prefetch(d + next + r * stride + l * 32, 0, 2);
             for (int l = 0; l < lines && r < c.n; l++) {
                 y[l] = line_more(line_of(g + r * stride + l * 32), base, y[l]);
                 const line P = { short_power(y[l].low), short_power(y[l].high) };
                 line_store(w->gv.from_start + r * V + at + l * 32, P);
                 row[r - i][l] = line_round(line_times(line_inverse(P), line_in(v + r * stride + l * 32)));
+                if (!back) continue;
+                if (d) read[r - i][l] = line_round(line_times(line_times(scale, P), line_in(d + r * stride + l * 32)));
+                _mm512_storeu_si512(w->value_writes + r * V + at + l * 32, row[r - i][l]);
+                _mm512_storeu_si512(w->value_reads + r * V + at + l * 32, read[r - i][l]);
             }
         }
-        for (int l = 0; l < lines; l++) line_pair((uint32_t *)w->v_forms + (at / 16 + 2 * l) * block + i / 2 * 16, block, row[0][l], row[1][l]);
+        for (int l = 0; l < lines; l++) {
+            const int64_t to = (at / 16 + 2 * l) * block + i / 2 * 16;
+            line_pair((uint32_t *)w->v_forms + to, block, row[0][l], row[1][l]);
+            if (back) line_pair((uint32_t *)w->dos_forms + to, block, read[0][l], read[1][l]);
+        }
     }
     bool mild = true;
     for (int l = 0; l < lines; l++) {
@@ -195,18 +205,25 @@ INLINE bool mild_lift(int lines, const lnt_head *x, lnt_rows c, scratch *w, int6
     return mild;
 }
 
+/* All columns of these, and with gates of rows X and L; false: gates are not mild. */
+INLINE bool mild_lift_front(bool back, const lnt_head *x, lnt_rows c, scratch *w, lnt_operand *X, lnt_operand *L)
+{
+    const int64_t V = x->a->V;
+    bool mild = true;
+    int64_t at = 0;
+    for (; at + 64 <= V; at += 64) mild &= mild_lift(2, back, x, c, w, at);
+    if (at < V) mild &= mild_lift(1, back, x, c, w, at);
+    return mild && (!w->rows || mild_front(x, c, back, w, X, L));
+}
+
 /* Mild gates of columns, alone or with mild gates of rows: O = s P . (Q S + tril(Q K^T) (V / P)). False, and nothing done, where they are not. */
 static bool mild_lifted(const lnt_head *x, lnt_rows c, scratch *w)
 {
     const lnt_recur_args *a = x->a;
     const int64_t V = a->V;
     const int n = c.n;
-    bool mild = true;
-    int64_t at = 0;
     lnt_operand X, L;
-    for (; at + 64 <= V; at += 64) mild &= mild_lift(2, x, c, w, at);
-    if (at < V) mild &= mild_lift(1, x, c, w, at);
-    if (!mild || (w->rows && !mild_front(x, c, false, w, &X, &L))) return false;
+    if (!mild_lift_front(false, x, c, w, &X, &L)) return false;
     rows_ahead_out(a->o, a->dtype, c.first, n, a->Hv, x->h, V);
     if (w->rows) {
         ENGINE->extend(&L, LNT_RIGHT_T | LNT_LEFT_T, w->ks_forms);
@@ -234,24 +251,38 @@ static bool mild_lifted(const lnt_head *x, lnt_rows c, scratch *w)
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------------------- */
 
-/* dS'' of a transposed dS' as a right operand, and transposed. */
-static lnt_operand mild_decayed(const lnt_head *x, scratch *w)
+/* dS'' = row_end_i column_end_j dS'_ij [rows,cols] (row_end NULL: ones) as a right operand, and transposed. */
+static lnt_operand mild_decayed(int64_t rows, int64_t cols, const float *row_end, const float *column_end, scratch *w)
 {
-    const int64_t K = x->a->K, V = x->a->V, block = V / 2 * 16, turned = K / 2 * 16;
+    const int64_t block = rows / 2 * 16, turned = cols / 2 * 16;
     uint32_t *right = w->dS_forms, *right_t = w->dS_turned;
     _Alignas(64) lnt_bf16 lines[16 * 32];
-    for (int64_t j = 0; j < V; j += 16)
-        for (int64_t at = 0; at < K; at += 32) {
-            const line end = line_of(w->gk.end + at);
+    for (int64_t j = 0; j < rows; j += 16)
+        for (int64_t at = 0; at < cols; at += 32) {
+            const line end = line_of(column_end + at);
             lnt_tiles_awake();
-            for (int64_t i = 0; i < 16; i++) line_put(lines + i * 32, line_times(end, line_of(w->dS + (j + i) * K + at)));
+            for (int64_t i = 0; i < 16; i++) {
+                const line by = row_end ? line_times(line_set(row_end[j + i]), end) : end;
+                line_put(lines + i * 32, line_times(by, line_of(w->dS + (j + i) * cols + at)));
+            }
             for (int64_t i = 0; i < 16; i += 2) {
                 const __m512i even = _mm512_load_si512(lines + i * 32), odd = _mm512_load_si512(lines + i * 32 + 32);
                 line_pair(right + at / 16 * block + (j + i) / 2 * 16, block, even, odd);
             }
             LNT_V(lnt_transpose)(16, 16, (const float *)lines, 16, (float *)(right_t + j / 16 * turned + at / 2 * 16), 16);
         }
-    return (lnt_operand){ .rows = (int)V, .cols = (int)K, .right = { right, block }, .right_t = { right_t, turned } };
+    return (lnt_operand){ .rows = (int)rows, .cols = (int)cols, .right = { right, block }, .right_t = { right_t, turned } };
+}
+
+/* A row of a gate's gradients from the sum behind it, before its read-out if that is early; what the next row's begins with. */
+INLINE line mild_gate(float *to, bool past, bool early, const lnt_bf16 *reads, line X, const lnt_bf16 *writes, line Y, line sum)
+{
+    const line without = line_less(line_in(reads), X, sum), all = early ? without : sum;
+    if (past)
+        _mm512_stream_ps(to, all.low), _mm512_stream_ps(to + 16, all.high);
+    else
+        line_store(to, all);
+    return line_more(line_in(writes), Y, without);
 }
 
 /* 32 columns of the gradients of rows, gates and the bonus from X~ and Y~ in the strips. */
@@ -271,15 +302,7 @@ INLINE void mild_rows_back(bool early, const lnt_head *x, lnt_rows c, const scra
         const line own = line_of(P), X = line_of(w->strips[0] + i * 32), Y = line_of(w->strips[1] + i * 32);
         line to_q = line_times(line_times(scale, early ? before : own), X), to_k = line_times(line_inverse(own), Y);
         if (i % 8 == 0) lnt_tiles_awake();
-        if (dg) {
-            const line without = line_less(line_in(w->reads16 + i * K + at), X, sum), all = early ? without : sum;
-            float *to = dg + i * a->Hv * K;
-            if (past)
-                _mm512_stream_ps(to, all.low), _mm512_stream_ps(to + 16, all.high);
-            else
-                line_store(to, all);
-            sum = line_more(line_in(w->writes16 + i * K + at), Y, without);
-        }
+        if (dg) sum = mild_gate(dg + i * a->Hv * K, past, early, w->reads16 + i * K + at, X, w->writes16 + i * K + at, Y, sum);
         if (early) {
             const line d = line_set(mild_bonus_grad(w)[i]), by = line_times(d, u), query = line_in(q + i * stride), key = line_in(k + i * stride);
             to_q = line_more(by, key, to_q);
@@ -320,7 +343,7 @@ static bool mild_back(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     e->extend(&v, LNT_RIGHT_T, (char *)w->v_forms + left);
 
     /* dV */
-    const lnt_operand grad = mild_decayed(x, w), turned = { .rows = K, .cols = V, .right = { grad.right_t.p, grad.right_t.ld } };
+    const lnt_operand grad = mild_decayed(V, K, NULL, w->gk.end, w), turned = { .rows = K, .cols = V, .right = { grad.right_t.p, grad.right_t.ld } };
     for (int r = 0; r < n; r += BLOCK) {
         const lnt_operand writers = e->view(&L, r, block_rows(BLOCKS, r, n)), readers = e->view(&X, r, n - r);
         e->multiply(LNT_MM_SET, NULL, &writers, false, &readers, true, w->P + (int64_t)r * (w->C + 1), w->C);
@@ -355,7 +378,107 @@ static bool mild_back(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
     return true;
 }
 
-/* ---- a chunk of any gates of rows -------------------------------------------------------------------------------------------------------- */
+/* 32 columns of dv and dgv from U and dM in the strips. */
+static void mild_values_back(const lnt_head *x, lnt_rows c, const scratch *w, int64_t at)
+{
+    const lnt_recur_args *a = x->a;
+    const int64_t V = a->V;
+    const line_result dv = line_to(c, a->dv, a->Hv, x->h, V, at, NULL);
+    float *dg = a->dgv ? (float *)a->dgv + (c.first * a->Hv + x->h) * V + at : NULL;
+    const bool past = rows_past(dg, LINNET_F32, V);
+    line sum = dg ? line_of(w->last_v + at) : line_set(0);
+    for (int64_t i = 0; i < c.n; i++) {
+        const int64_t own = i * V + at;
+        const line U = line_of(w->strips[0] + i * 32), dM = line_of(w->strips[1] + i * 32);
+        if (i % 8 == 0) lnt_tiles_awake();
+        if (dg) sum = mild_gate(dg + i * a->Hv * V, past, false, w->value_reads + own, U, w->value_writes + own, dM, sum);
+        line_result_put(&dv, i, 0, line_times(line_inverse(line_of(w->gv.from_start + own)), dM));
+    }
+}
+
+/* A lower triangle of pairs as a left operand, and in `turned` transposed. */
+static lnt_operand mild_triangle(int n, const lnt_operand *reads, const lnt_operand *writes, float *pairs, int64_t ld, void *forms,
+                                 lnt_operand *turned)
+{
+    triangle(BLOCKS, n, reads, writes, pairs, ld);
+    lnt_operand A = mild_left(false, n, pairs, ld, NULL, forms);
+    ENGINE->extend(&A, LNT_LEFT_T, (char *)forms + ENGINE->bytes(n, n, LNT_LEFT));
+    *turned = (lnt_operand){ .rows = n, .cols = n, .left = { A.left_t.p, A.left_t.ld } };
+    return A;
+}
+
+/* Chunk i of gates of columns, alone or with gates of rows: w->dS becomes the gradient of its start state; false, and nothing done, where its gates
+ * are not mild. Of o = R . U, M = v / R and E = R . dO, with R the columns' P and decays of both kinds in dS'' = P_n . dS' . R_n,
+ *
+ *   U = X S + A M     dM = L dS'' + A^T E     X~ = E S^T + D L     Y~ = M dS''^T + D^T X     D = tril(E M^T)     dS = dS'' + X^T E
+ *   dv_j = dM_j / R_j     dgv_i = <S, dS> by columns - sum_{l<i} (E . U - M . dM)_l
+ *
+ * and the rest as with gates of rows alone. */
+static bool mild_lifted_back(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
+{
+    const lnt_recur_args *a = x->a;
+    const lnt_mm_engine *e = ENGINE;
+    const int K = a->K, V = a->V, n = c.n;
+    const int64_t block = (n + 31) / 32 * 256;
+    lnt_operand X, L, At, Dt;
+    if (K % 32 || !mild_lift_front(true, x, c, w, &X, &L)) return false;
+    if (!w->dq_sum) rows_ahead_out(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
+    if (!w->dk_sum) rows_ahead_out(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
+    rows_ahead_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);
+    if (w->rows) {
+        e->extend(&X, LNT_RIGHT, w->read_forms);
+        e->extend(&X, LNT_LEFT_T, w->qs_forms);
+        e->extend(&L, LNT_RIGHT_T | LNT_RIGHT, w->ks_forms);
+    } else {
+        X = of_keys(x, c, a->q, LNT_LEFT | LNT_RIGHT | LNT_LEFT_T, w->q_forms);
+        L = of_keys(x, c, a->k, LNT_RIGHT_T | LNT_RIGHT, w->k_forms);
+        key_ahead(x, c, a->q);
+        key_ahead(x, c, a->k);
+    }
+    const lnt_operand E = { .rows = n, .cols = V, .left = { w->value_reads, V }, .right = { w->dos_forms, block } };
+    lnt_operand M = { .rows = n, .cols = V, .left = { w->value_writes, V }, .right = { w->v_forms, block } };
+    e->extend(&M, LNT_RIGHT_T, (char *)w->v_forms + e->bytes(n, V, LNT_RIGHT));
+    const lnt_operand A = mild_triangle(n, &X, &L, w->P, w->C, w->P_forms, &At), D = mild_triangle(n, &E, &M, w->Y, w->C, w->Y_forms, &Dt);
+
+    /* states */
+    const float *row_end = w->rows ? w->gk.end : NULL;
+    lnt_operand S = { .rows = K, .cols = V, .right = { w->kept + (size_t)i * e->bytes(K, V, LNT_RIGHT), K / 2 * 16 } };
+    e->extend(&S, LNT_LEFT_T, w->S_turned);
+    const lnt_operand St = e->prepare16(LNT_RIGHT, V, K, S.left_t.p, S.left_t.ld, w->S_forms);
+    const lnt_operand grad = mild_decayed(K, V, row_end, w->gv.end, w);
+    const lnt_operand turned = { .rows = V, .cols = K, .right = { grad.right_t.p, grad.right_t.ld } };
+    w->state.right.p = NULL; /* what needs it makes it */
+    e->update_columns(row_end, w->gv.end, &X, true, &E, false, &w->state);
+    if (w->rows && (a->dgk || a->dgv))
+        tiled_both_products(&S, w->dS, NULL, NULL, w->last_k, w->last_v);
+    else if (a->dgv)
+        tiled_state_products(&S, w->dS, NULL, w->last_v);
+
+    for (int at = 0; at < V; at += 32) {
+        const lnt_operand start = right_columns(&S, at), dS = right_columns(&grad, at);
+        const lnt_operand writers = right_columns(&M, at), readers = right_columns(&E, at);
+        mild_product(false, &X, &start, &A, &writers, w->strips[0], 32);
+        mild_product(true, &L, &dS, &At, &readers, w->strips[1], 32);
+        mild_values_back(x, c, w, at);
+    }
+    for (int at = 0; at < K; at += 32) {
+        const lnt_operand start = right_columns(&St, at), dS = right_columns(&turned, at);
+        const lnt_operand writers = right_columns(&L, at), readers = right_columns(&X, at);
+        mild_product(false, &E, &start, &D, &writers, w->strips[0], 32);
+        mild_product(true, &M, &dS, &Dt, &readers, w->strips[1], 32);
+        if (w->rows) {
+            mild_rows_back(false, x, c, w, at);
+        } else {
+            columns_out(c, a->Hq, x->hq, K, at, w->strips[0], a->dq, w->dq_sum ? w->x : NULL);
+            columns_out(c, a->Hq, x->hq, K, at, w->strips[1], a->dk, w->dk_sum ? w->dk : NULL);
+        }
+    }
+    if (w->dq_sum) put_shared(x, c, w->x, a->dq, w->dq_sum);
+    if (w->dk_sum) put_shared(x, c, w->dk, a->dk, w->dk_sum);
+    return true;
+}
+
+/* ---- a chunk of any gates -------------------------------------------------------------------------------------------------------- */
 
 static void tiled_forward(const lnt_head *x, lnt_rows c, scratch *w)
 {
@@ -364,6 +487,10 @@ static void tiled_forward(const lnt_head *x, lnt_rows c, scratch *w)
 static void tiled_backward(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
 {
     if (!mild_back(x, c, i, w)) tiled_backward_chunk(x, c, i, w);
+}
+static void lifted_backward(const lnt_head *x, lnt_rows c, int64_t i, scratch *w)
+{
+    if (!mild_lifted_back(x, c, i, w)) lifted_backward_chunk(x, c, i, w);
 }
 #endif
 

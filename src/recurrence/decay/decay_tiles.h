@@ -174,7 +174,7 @@ static inline void tiled_state_products(const lnt_operand *S, const float *dS, c
     }
 }
 
-/* The same of rows and columns, with the decays of both. */
+/* The same of rows and columns, with the decays of both, NULL: without. */
 static inline void tiled_both_products(const lnt_operand *S, const float *dS, const float *row_ends, const float *column_ends, float *rows,
                                        float *columns)
 {
@@ -182,12 +182,13 @@ static inline void tiled_both_products(const lnt_operand *S, const float *dS, co
     memset(columns, 0, (size_t)V * sizeof *columns);
     for (int64_t j = 0; j < S->rows; j += 2, dS += 2 * V) { /* whole pairs: both sizes are multiples of 32 */
         const uint32_t *pairs = (const uint32_t *)S->right.p + j / 2 * 16;
-        const __m512 first = _mm512_set1_ps(row_ends[j]), second = _mm512_set1_ps(row_ends[j + 1]);
+        const float one = row_ends ? row_ends[j] : 1, two = row_ends ? row_ends[j + 1] : 1;
+        const __m512 first = _mm512_set1_ps(one), second = _mm512_set1_ps(two);
         __m512 even = _mm512_setzero_ps(), odd = even;
         rows_awake(j);
         for (int64_t c = 0; c < V; c += 16, pairs += S->right.ld) {
             const __m512i x = _mm512_loadu_si512(pairs);
-            const __m512 by = _mm512_loadu_ps(column_ends + c);
+            const __m512 by = column_ends ? _mm512_loadu_ps(column_ends + c) : _mm512_set1_ps(1);
             const __m512 a = _mm512_mul_ps((__m512)_mm512_slli_epi32(x, 16), _mm512_mul_ps(by, _mm512_loadu_ps(dS + c)));
             const __m512 b = _mm512_mul_ps((__m512)_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)),
                                            _mm512_mul_ps(by, _mm512_loadu_ps(dS + V + c)));
@@ -195,8 +196,8 @@ static inline void tiled_both_products(const lnt_operand *S, const float *dS, co
             odd = _mm512_add_ps(odd, b);
             _mm512_storeu_ps(columns + c, _mm512_fmadd_ps(first, a, _mm512_fmadd_ps(second, b, _mm512_loadu_ps(columns + c))));
         }
-        rows[j] = row_ends[j] * v_sum((vf)even);
-        rows[j + 1] = row_ends[j + 1] * v_sum((vf)odd);
+        rows[j] = one * v_sum((vf)even);
+        rows[j + 1] = two * v_sum((vf)odd);
     }
 }
 
@@ -453,6 +454,7 @@ static inline void lifted_backward_chunk(const lnt_head *x, lnt_rows c, int64_t 
     const int K = a->K, V = a->V, n = c.n;
     const float s = (float)a->scale;
     lnt_operand S = { .rows = K, .cols = V, .right = { w->kept + (size_t)i * e->bytes(K, V, LNT_RIGHT), w->state.right.ld } };
+    e->extend(&w->state, LNT_RIGHT, w->dS_forms);
     if (!w->dq_sum) rows_ahead_out(a->dq, a->dtype, c.first, n, a->Hq, x->hq, K);
     if (!w->dk_sum) rows_ahead_out(a->dk, a->dtype, c.first, n, a->Hq, x->hq, K);
     rows_ahead_out(a->dv, a->dtype, c.first, n, a->Hv, x->h, V);

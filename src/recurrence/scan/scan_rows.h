@@ -50,6 +50,17 @@ INLINE void scan_put(bool past, void *p, lnt_dtype t, int64_t j, int64_t n, vf x
         v_put(p, t, j, n, x);
 }
 
+/* Two whole vectors that follow each other: bf16 past the caches in one store, a line where a vector has 16 numbers. */
+INLINE void scan_put_two(bool past, void *p, lnt_dtype t, int64_t j, vf x, vf y)
+{
+    if (past && t == LINNET_BF16) {
+        v_stream_bf16_two((lnt_bf16 *)p + j, x, y);
+    } else {
+        scan_put(past, p, t, j, LNT_VL, x);
+        scan_put(past, p, t, j + LNT_VL, LNT_VL, y);
+    }
+}
+
 /* BODY(j, n) for whole vectors of 0 .. width, and one for the rest. */
 #define EACH_VECTOR(width, BODY)                                                                                                   \
     do {                                                                                                                           \

@@ -28,12 +28,14 @@ typedef struct {
     int64_t first, width;  /* channels */
     int64_t begin, tokens; /* of the block */
     int64_t next;          /* where the block begins that comes after it, -1: too short to be fetched, or none */
+    int64_t fetched, owed; /* rows that have been asked for beside it, and what is due of one more */
     bool o_past, du_past, ddelta_past; /* results that are written past the caches */
     float *enter, *leave;  /* states at the block's start, and where those at its end are wanted */
     float *rate;           /* A log2(e) */
     float *h, *carry, *drate, *dskip, *starts;
     float *cells;
-    float *B, *C;
+    const float *B, *C;    /* the tensors' rows, or those widened */
+    float *wide_B, *wide_C;
     float *square, *norm;  /* longhorn: B^2, and its sum [BLOCK] */
     float *states, *decays; /* [BLOCK+1,TOGETHER,LNT_VL], [BLOCK,TOGETHER,LNT_VL] */
     float *sums;           /* [BLOCK,2,TOGETHER,LNT_VL] of dB and dC */
@@ -50,7 +52,7 @@ static int64_t carve(const lnt_selective_args *a, bool back, float *p, strip *s)
     const struct {
         float **at;
         int64_t count;
-    } parts[] = { { &s->rate, mw }, { &s->B, BLOCK * M }, { &s->C, BLOCK * M }, { &s->square, BLOCK * M }, { &s->norm, BLOCK },
+    } parts[] = { { &s->rate, mw }, { &s->wide_B, BLOCK * M }, { &s->wide_C, BLOCK * M }, { &s->square, BLOCK * M }, { &s->norm, BLOCK },
                   { &s->cells, VECTORS * BLOCK * CELL * LNT_VL }, { &s->h, back ? 0 : mw },
                   { &s->carry, back ? mw : 0 }, { &s->drate, back ? mw : 0 }, { &s->dskip, back ? W : 0 },
                   { &s->sums, back ? BLOCK * 2 * TOGETHER * LNT_VL : 0 },
@@ -97,56 +99,112 @@ static rule rule_of(const lnt_selective_args *a) { return a->op->kind == LNT_LON
 
 static float *cell(const strip *s, int64_t v, int64_t i) { return s->cells + (v * BLOCK + i) * CELL * LNT_VL; }
 
-static void token_row(float *dst, const void *rows, const lnt_selective_args *a, int64_t t)
+/* to[m] = the sum over the lanes of vector m, of `count` that follow each other: sixteen at once in a third of the instructions of one by one. */
+static void sum_lanes(float *to, const float *x, int64_t count)
 {
-    V_EACH(m, n, a->M) v_put(dst, LINNET_F32, m, n, v_get(rows, a->dtype, t * a->M + m, n));
+    int64_t m = 0;
+#if defined(__AVX512F__)
+    for (; m + LNT_VL <= count; m += LNT_VL) {
+        __m512 q[4];
+        for (int i = 0; i < 4; i++) {
+            const float *p = x + (m + 4 * i) * LNT_VL;
+            const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16), c = _mm512_loadu_ps(p + 32), d = _mm512_loadu_ps(p + 48);
+            const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+            const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+            q[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+        }
+        const __m512 r0 = _mm512_add_ps(_mm512_shuffle_f32x4(q[0], q[1], 0x44), _mm512_shuffle_f32x4(q[0], q[1], 0xee));
+        const __m512 r1 = _mm512_add_ps(_mm512_shuffle_f32x4(q[2], q[3], 0x44), _mm512_shuffle_f32x4(q[2], q[3], 0xee));
+        v_store(to + m, (vf)_mm512_add_ps(_mm512_shuffle_f32x4(r0, r1, 0x88), _mm512_shuffle_f32x4(r0, r1, 0xdd)));
+    }
+#endif
+    for (; m < count; m++) to[m] = v_sum(v_load(x + m * LNT_VL));
 }
 
-/* B of a token, and what follows from it. */
-static void take_B(const strip *s, int64_t i)
+/* The block's rows of B or C, which follow each other. */
+static const float *token_rows(const strip *s, const void *rows, float *wide)
 {
     const lnt_selective_args *a = s->a;
-    float *B = s->B + i * a->M, *squares = s->square + i * a->M;
-    token_row(B, a->B, a, s->begin + i);
-    if (a->op->kind != LNT_LONGHORN) return;
-    vf sum = v_zero();
-    V_EACH(m, n, a->M)
-    {
-        const vf b = v_get(B, LINNET_F32, m, n);
-        v_put(squares, LINNET_F32, m, n, b * b);
-        sum += b * b;
-    }
-    s->norm[i] = v_sum(sum);
+    return v_row(scan_at(rows, a->dtype, s->begin * a->M), a->dtype, s->tokens * a->M, wide);
 }
 
-/* The rows of tokens begin .. begin + count - 1: B, what a channel's step and input are; where it is read C, and what o begins with; on the way
- * back do, and zeros to add to. Longhorn's Delta is beta / (1 + beta B.B). Lanes beyond the channels are zeros: nothing is written there, and nothing
- * decays. */
-static void take_rows(strip *s, int64_t begin, int64_t count, int64_t next, bool read, bool back)
+/* Longhorn's B^2 and B.B. All sixteen sums are made at once, however many tokens the block has: their bits do not depend on that. */
+static void take_squares(const strip *s)
+{
+    const int64_t M = s->a->M;
+    const float *B = s->B;
+    float *squares = s->square;
+    _Alignas(64) float lanes[BLOCK * LNT_VL] = { 0 };
+    for (int64_t i = 0; i < s->tokens; i++, B += M, squares += M) {
+        vf sum = v_zero();
+#define SQUARE(m, n)                                                                                                               \
+    do {                                                                                                                           \
+        const vf b = v_get(B, LINNET_F32, m, n);                                                                                   \
+        v_put(squares, LINNET_F32, m, n, b * b);                                                                                   \
+        sum += b * b;                                                                                                              \
+    } while (0)
+        EACH_VECTOR(M, SQUARE);
+#undef SQUARE
+        v_store(lanes + i * LNT_VL, sum);
+    }
+    sum_lanes(s->norm, lanes, BLOCK);
+}
+
+/* What a channel's step and input are in the block's tokens; where it is read what o begins with; on the way back do, and zeros to add to. Longhorn's
+ * Delta is beta / (1 + beta B.B). Lanes beyond the channels are zeros: nothing is written there, and nothing decays. */
+INLINE void take_channels(lnt_dtype t, bool erases, bool read, bool back, int64_t width, const strip *s)
 {
     const lnt_selective_args *a = s->a;
-    const bool erases = rule_of(a) == ERASES;
-    s->begin = begin, s->tokens = count, s->next = next;
-    for (int64_t i = 0; i < count; i++) {
-        take_B(s, i);
-        if (read || back) token_row(s->C + i * a->M, a->C, a, begin + i);
-    }
-    for (int64_t i = 0; i < count; i++)
-        V_EACH(j, n, s->width)
+    const float *deltas = a->delta, *skip = a->skip ? (const float *)a->skip + s->first : NULL;
+    const void *us = a->u, *douts = a->dout;
+    for (int64_t i = 0; i < s->tokens; i++) {
+        const int64_t row = (s->begin + i) * a->D + s->first;
+        const vf norm = v_set(erases ? s->norm[i] : 0);
+#pragma GCC unroll 4
+        V_EACH(j, n, width)
         {
-            const int64_t at = (begin + i) * a->D + s->first + j;
-            const vf delta = v_get(a->delta, LINNET_F32, at, n), u = v_get(a->u, a->dtype, at, n);
-            const vf share = erases ? 1.0f / (1.0f + delta * s->norm[i]) : v_set(1.0f);
+            const vf delta = v_get(deltas, LINNET_F32, row + j, n), u = v_get(us, t, row + j, n);
+            const vf share = erases ? 1.0f / (1.0f + delta * norm) : v_set(1.0f);
             float *to = cell(s, j / LNT_VL, i);
-            v_store(to + STEP * LNT_VL, delta * share);
+            v_store(to + STEP * LNT_VL, erases ? delta * share : delta);
             v_store(to + U * LNT_VL, u);
-            if (read) v_store(to + OUT * LNT_VL, a->skip ? u * v_get(a->skip, LINNET_F32, s->first + j, n) : v_zero());
+            if (read) v_store(to + OUT * LNT_VL, skip ? u * v_get(skip, LINNET_F32, j, n) : v_zero());
             if (!back) continue;
             v_store(to + OUT * LNT_VL, v_zero());
-            v_store(to + DOUT * LNT_VL, a->dout ? v_get(a->dout, a->dtype, at, n) : v_zero());
+            v_store(to + DOUT * LNT_VL, douts ? v_get(douts, t, row + j, n) : v_zero());
             v_store(to + THROUGH * LNT_VL, v_zero());
             v_store(to + SHARE * LNT_VL, share);
         }
+    }
+}
+
+/* CALL(dtype, erases, width) with constants where a strip is whole. */
+#define BY_ROWS(s, CALL)                                                                                                           \
+    do {                                                                                                                           \
+        const bool erases_ = rule_of((s)->a) == ERASES;                                                                            \
+        if ((s)->width < W)                                                                                                        \
+            CALL((s)->a->dtype, erases_, (s)->width);                                                                              \
+        else if ((s)->a->dtype == LINNET_F32)                                                                                      \
+            if (erases_)                                                                                                           \
+                CALL(LINNET_F32, true, W);                                                                                         \
+            else                                                                                                                   \
+                CALL(LINNET_F32, false, W);                                                                                        \
+        else if (erases_)                                                                                                          \
+            CALL(LINNET_BF16, true, W);                                                                                            \
+        else                                                                                                                       \
+            CALL(LINNET_BF16, false, W);                                                                                           \
+    } while (0)
+
+/* The rows of tokens begin .. begin + count - 1. */
+INLINE void take_rows(strip *s, int64_t begin, int64_t count, int64_t next, bool read, bool back)
+{
+    s->begin = begin, s->tokens = count, s->next = next, s->fetched = s->owed = 0;
+    s->B = token_rows(s, s->a->B, s->wide_B);
+    if (rule_of(s->a) == ERASES) take_squares(s);
+    if (read || back) s->C = token_rows(s, s->a->C, s->wide_C);
+#define CHANNELS(t, erases, width) take_channels(t, erases, read, back, width, s)
+    BY_ROWS(s, CHANNELS);
+#undef CHANNELS
 }
 
 INLINE void fetch_row(const strip *s, const void *p, lnt_dtype t, int64_t token)
@@ -157,22 +215,22 @@ INLINE void fetch_row(const strip *s, const void *p, lnt_dtype t, int64_t token)
 }
 
 /* Fetch what is to be read of the next block and to be written of this one, rows that lie on pages of their own, where the hardware does not look
- * ahead: a share of them with numbers m .. m+count-1 of vector v. Into the second cache: lines kilobytes apart have few places in the first. (Not a
- * function of its own: compilers leave out a call that does nothing but fetch.) */
-INLINE void fetch_rows(const strip *s, bool read, bool back, int64_t v, int64_t m, int64_t count)
+ * ahead: beside `count` numbers of a vector as many of the block's rows as they are of its numbers. Into the second cache: lines kilobytes apart have
+ * few places in the first. (Not a function of its own: compilers leave out a call that does nothing but fetch.) */
+INLINE void fetch_rows(strip *s, bool read, bool back, int64_t count)
 {
     const lnt_selective_args *a = s->a;
-    const int64_t vectors = pieces(s->width, LNT_VL), part = m * vectors + v * count, parts = a->M * vectors;
-    const int64_t first = BLOCK * part / parts, end = BLOCK * (part + count) / parts;
-    for (int64_t i = first; s->next >= 0 && i < end; i++) {
-        fetch_row(s, a->delta, LINNET_F32, s->next + i);
-        fetch_row(s, a->u, a->dtype, s->next + i);
-        if (back) fetch_row(s, a->dout, a->dtype, s->next + i);
-    }
-    for (int64_t i = first; i < at_most(s->tokens, end); i++) {
-        if (read && !s->o_past) fetch_row(s, a->o, a->dtype, s->begin + i);
-        if (back && !s->du_past) fetch_row(s, a->du, a->dtype, s->begin + i);
-        if (back && !s->ddelta_past) fetch_row(s, a->ddelta, LINNET_F32, s->begin + i);
+    const int64_t all = a->M * pieces(s->width, LNT_VL);
+    for (s->owed += BLOCK * count; s->owed >= all; s->owed -= all, s->fetched++) {
+        if (s->next >= 0) {
+            fetch_row(s, a->delta, LINNET_F32, s->next + s->fetched);
+            fetch_row(s, a->u, a->dtype, s->next + s->fetched);
+            if (back) fetch_row(s, a->dout, a->dtype, s->next + s->fetched);
+        }
+        if (s->fetched >= s->tokens) continue;
+        if (read && !s->o_past) fetch_row(s, a->o, a->dtype, s->begin + s->fetched);
+        if (back && !s->du_past) fetch_row(s, a->du, a->dtype, s->begin + s->fetched);
+        if (back && !s->ddelta_past) fetch_row(s, a->ddelta, LINNET_F32, s->begin + s->fetched);
     }
 }
 
@@ -267,41 +325,19 @@ INLINE void backward_numbers(rule r, int count, const strip *s, int64_t v, int64
     }
 }
 
-/* to[m] = the sum over the lanes of vector m, of `count` that follow each other: sixteen at once in a third of the instructions of one by one. */
-static void sum_lanes(float *to, const float *x, int64_t count)
-{
-    int64_t m = 0;
-#if defined(__AVX512F__)
-    for (; m + LNT_VL <= count; m += LNT_VL) {
-        __m512 q[4];
-        for (int i = 0; i < 4; i++) {
-            const float *p = x + (m + 4 * i) * LNT_VL;
-            const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16), c = _mm512_loadu_ps(p + 32), d = _mm512_loadu_ps(p + 48);
-            const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
-            const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
-            q[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
-        }
-        const __m512 r0 = _mm512_add_ps(_mm512_shuffle_f32x4(q[0], q[1], 0x44), _mm512_shuffle_f32x4(q[0], q[1], 0xee));
-        const __m512 r1 = _mm512_add_ps(_mm512_shuffle_f32x4(q[2], q[3], 0x44), _mm512_shuffle_f32x4(q[2], q[3], 0xee));
-        v_store(to + m, (vf)_mm512_add_ps(_mm512_shuffle_f32x4(r0, r1, 0x88), _mm512_shuffle_f32x4(r0, r1, 0xdd)));
-    }
-#endif
-    for (; m < count; m++) to[m] = v_sum(v_load(x + m * LNT_VL));
-}
-
 /* Numbers m .. m+count-1 of all vectors over the block; and back, whose sums over channels go to, or are added to, `sums` [tokens,2,M]. */
-INLINE void some_numbers(rule r, bool read, int count, const strip *s, int64_t m)
+INLINE void some_numbers(rule r, bool read, int count, strip *s, int64_t m)
 {
     for (int64_t v = 0; v * LNT_VL < s->width; v++) {
-        fetch_rows(s, read, false, v, m, count);
+        fetch_rows(s, read, false, count);
         forward_numbers(r, read, false, count, s, v, m);
     }
 }
-INLINE void some_back(rule r, int count, const strip *s, int64_t m, float *sums, bool add)
+INLINE void some_back(rule r, int count, strip *s, int64_t m, float *sums, bool add)
 {
     const int64_t M = s->a->M;
     for (int64_t v = 0; v * LNT_VL < s->width; v++) {
-        fetch_rows(s, false, true, v, m, count);
+        fetch_rows(s, false, true, count);
         forward_numbers(r, false, true, count, s, v, m);
         backward_numbers(r, count, s, v, m);
     }
@@ -317,20 +353,20 @@ INLINE void some_back(rule r, int count, const strip *s, int64_t m, float *sums,
 }
 
 /* The M numbers, TOGETHER at a time and what is left one by one. */
-INLINE void numbers(rule r, bool read, const strip *s)
+INLINE void numbers(rule r, bool read, strip *s)
 {
     int64_t m = 0;
     for (; m + TOGETHER <= s->a->M; m += TOGETHER) some_numbers(r, read, TOGETHER, s, m);
     for (; m < s->a->M; m++) some_numbers(r, read, 1, s, m);
 }
-INLINE void numbers_back(rule r, const strip *s, float *sums, bool add)
+INLINE void numbers_back(rule r, strip *s, float *sums, bool add)
 {
     int64_t m = 0;
     for (; m + TOGETHER <= s->a->M; m += TOGETHER) some_back(r, TOGETHER, s, m, sums, add);
     for (; m < s->a->M; m++) some_back(r, 1, s, m, sums, add);
 }
 
-INLINE void all_numbers(bool read, const strip *s)
+INLINE void all_numbers(bool read, strip *s)
 {
     switch (rule_of(s->a)) {
     case DECAYS: numbers(DECAYS, read, s); break;
@@ -338,7 +374,7 @@ INLINE void all_numbers(bool read, const strip *s)
     case ERASES: numbers(ERASES, read, s); break;
     }
 }
-static void all_back(const strip *s, float *sums, bool add)
+static void all_back(strip *s, float *sums, bool add)
 {
     switch (rule_of(s->a)) {
     case DECAYS: numbers_back(DECAYS, s, sums, add); break;
@@ -349,6 +385,35 @@ static void all_back(const strip *s, float *sums, bool add)
 
 /* ---- a strip of a sequence ------------------------------------------------------------------------------------------------------------------- */
 
+/* A row of a strip's results, by vectors. */
+INLINE void put_row(bool past, void *p, lnt_dtype t, int64_t at, int64_t width, const vf *x)
+{
+    if (width == W) {
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v += 2) scan_put_two(past, p, t, at + v * LNT_VL, x[v], x[v + 1]);
+    } else {
+        V_EACH(j, n, width) scan_put(past, p, t, at + j, n, x[j / LNT_VL]);
+    }
+}
+
+INLINE void put_channels(lnt_dtype t, int64_t width, const strip *s)
+{
+    void *o = s->a->o;
+    const bool past = s->o_past;
+    for (int64_t i = 0; i < s->tokens; i++) {
+        vf x[VECTORS];
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) x[v] = v_load(cell(s, v, i) + OUT * LNT_VL);
+        put_row(past, o, t, (s->begin + i) * s->a->D + s->first, width, x);
+    }
+}
+static void put_outputs(const strip *s)
+{
+#define OUTPUTS(t, erases, width) put_channels(t, width, s)
+    BY_ROWS(s, OUTPUTS);
+#undef OUTPUTS
+}
+
 static void forward_strip(strip *s, int64_t n)
 {
     const lnt_selective_args *a = s->a;
@@ -358,45 +423,50 @@ static void forward_strip(strip *s, int64_t n)
     for (int64_t t = a->cu_seqlens[n]; t < end; t += BLOCK) {
         take_rows(s, t, at_most(BLOCK, end - t), t + 2 * BLOCK <= end ? t + BLOCK : -1, true, false);
         all_numbers(true, s);
-        for (int64_t i = 0; i < s->tokens; i++)
-            V_EACH(j, c, s->width)
-            {
-                const vf o = v_load(cell(s, j / LNT_VL, i) + OUT * LNT_VL);
-                scan_put(s->o_past, a->o, a->dtype, (t + i) * a->D + s->first + j, c, o);
-            }
+        put_outputs(s);
     }
     v_stream_end();
     turn_out(s, state_of(a, a->sT, n), s->h);
 }
 
 /* The gradients of a block's rows, and what is left of that of its B in sums [tokens,2,M]. */
-static void block_gradients(const strip *s, float *sums)
+INLINE void channel_gradients(lnt_dtype t, bool erases, int64_t width, const strip *s, float *sums)
 {
     const lnt_selective_args *a = s->a;
     const int64_t M = a->M;
-    const bool erases = rule_of(a) == ERASES;
+    const float *skips = a->skip ? (const float *)a->skip + s->first : NULL;
+    void *const du = a->du, *const ddelta = a->ddelta;
+    const bool du_past = s->du_past, ddelta_past = s->ddelta_past;
     for (int64_t i = 0; i < s->tokens; i++) {
-        vf norm = v_zero(); /* gradient of Longhorn's B.B */
-        V_EACH(j, n, s->width)
+        const int64_t row = (s->begin + i) * a->D + s->first;
+        vf norm = v_zero() /* gradient of Longhorn's B.B */, to_u[VECTORS], to_delta[VECTORS];
+#pragma GCC unroll 4
+        V_EACH(j, n, width)
         {
-            const int64_t at = (s->begin + i) * a->D + s->first + j;
             const float *p = cell(s, j / LNT_VL, i);
             const vf delta = v_load(p + STEP * LNT_VL), u = v_load(p + U * LNT_VL), dy = v_load(p + DOUT * LNT_VL);
             const vf through_b = v_load(p + OUT * LNT_VL), through_a = v_load(p + THROUGH * LNT_VL);
-            const vf skip = a->skip ? v_get(a->skip, LINNET_F32, s->first + j, n) : v_zero();
             v_store(s->dskip + j, v_load(s->dskip + j) + dy * u);
-            if (a->du) scan_put(s->du_past, a->du, a->dtype, at, n, delta * through_b + skip * dy);
+            to_u[j / LNT_VL] = skips ? delta * through_b + v_get(skips, LINNET_F32, j, n) * dy : delta * through_b;
             vf dstep = erases ? through_a + 0.5f * u * through_b : 0.693147181f * through_a + u * through_b;
             if (erases) {
                 const vf share = v_load(p + SHARE * LNT_VL);
                 norm -= dstep * delta * delta;
                 dstep *= share * share;
             }
-            if (a->ddelta) scan_put(s->ddelta_past, a->ddelta, LINNET_F32, at, n, dstep);
+            to_delta[j / LNT_VL] = dstep;
         }
+        if (du) put_row(du_past, du, t, row, width, to_u);
+        if (ddelta) put_row(ddelta_past, ddelta, LINNET_F32, row, width, to_delta);
         const float dnorm = erases ? 2 * v_sum(norm) : 0;
         for (int64_t m = 0; erases && m < M; m++) sums[i * 2 * M + m] += s->B[i * M + m] * dnorm;
     }
+}
+static void block_gradients(const strip *s, float *sums)
+{
+#define GRADIENTS(t, erases, width) channel_gradients(t, erases, width, s, sums)
+    BY_ROWS(s, GRADIENTS);
+#undef GRADIENTS
 }
 
 /* The states at the start of every block, then block by block from the end: its states again, and back over them. sums [T,2,M]. */

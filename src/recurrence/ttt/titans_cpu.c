@@ -122,7 +122,7 @@ static void learn(const head *x, int64_t t, int64_t n)
     times(LNT_MM_SET, n, D, D, x->k, x->start, x->z);
     for (int64_t i = 0; i < n; i++) {
         const int64_t row = (t + i) * a->H + x->h;
-        ttt_loss(D, &x->norm, x->z + i * D, x->k + i * D, x->v + i * D, x->hat + i * D, x->inverse + i, x->u + i * D);
+        ttt_loss(D, &x->norm, x->z + i * D, x->k + i * D, x->v + i * D, LINNET_F32, x->hat + i * D, x->inverse + i, x->u + i * D);
         const float theta = x->theta[i] = ((const float *)a->theta)[row], keep = x->keep[i] = 1 - ((const float *)a->alpha)[row];
         const float eta = x->eta[i] = ((const float *)a->eta)[row];
         x->kept[i] = keep * (i ? x->kept[i - 1] : 1);
@@ -278,8 +278,8 @@ static void back(const head *x, int64_t t, int64_t n)
     ttt_scale_rows(x->wide, x->lent, n, D, x->q);
     turned_times(LNT_MM_ADD, D, D, n, x->wide, dO, x->dS);
     for (int64_t i = 0; i < n; i++)
-        ttt_loss_back(D, &x->norm, x->hat + i * D, x->inverse[i], x->k + i * D, x->v + i * D, x->u + i * D, x->du + i * D, x->work, x->dz + i * D,
-                      x->dk + i * D, x->dv + i * D);
+        ttt_loss_back(D, &x->norm, x->hat + i * D, x->inverse[i], x->k + i * D, x->v + i * D, LINNET_F32, x->u + i * D, x->du + i * D, x->work,
+                      x->dz + i * D, x->dk + i * D, x->dv + i * D);
     ttt_times_transposed(LNT_MM_ADD, n, D, x->dz, D, x->start, x->dk, x->turned);
     turned_times(LNT_MM_ADD, D, D, n, x->k, x->dz, x->dstart);
     coefficients_back(x, t, n, dkept, dlent, dleft);

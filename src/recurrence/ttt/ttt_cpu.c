@@ -175,14 +175,28 @@ static void ahead(const head *x, int64_t open, int64_t c, bool reads)
     rows_ahead(a->dout, a->dtype, t, n, a->H, x->h, x->D);
 }
 
+/* Values of row i, token t: on tiles as they lie in the tensor, rows `away` numbers apart. */
+typedef struct {
+    const void *row;
+    lnt_dtype type;
+    int64_t away;
+} values;
+TTT_INLINE values values_of(const head *x, bool tiled, int64_t t, int64_t i)
+{
+    const int64_t D = x->D, away = x->a->H * D;
+    if (tiled) return (values){ (const lnt_bf16 *)x->a->v + t * away + x->h * D, LINNET_BF16, away };
+    return (values){ x->v + i * D, LINNET_F32, D };
+}
+
 /* u of the last layer, raw and by the rows' rates, hat and 1 / sigma, of rows p .. rows-1, tokens from t on. Where nobody asks for them again, raw
  * and hat are those of a few rows, in the L1 cache. */
-TTT_INLINE void losses(int64_t D, const head *x, int64_t t, int64_t p, int64_t rows)
+TTT_INLINE void losses(int64_t D, bool tiled, const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int top = x->layers - 1;
     int64_t n;
     for (int64_t i = p; i < rows; i += n) {
-        const float *z = x->z[top] + i * D, *k = x->x[0] + i * D, *v = x->v + i * D;
+        const float *z = x->z[top] + i * D, *k = x->x[0] + i * D;
+        const values v = values_of(x, tiled, t + i - p, i);
         float *hat = x->hat + (x->back ? i * D : 0), *raw = x->raw[top] + (x->back || top ? i * D : 0);
         row_awake(i);
 #if defined(TTT_FOURS)
@@ -193,10 +207,10 @@ TTT_INLINE void losses(int64_t D, const head *x, int64_t t, int64_t p, int64_t r
         for (int64_t r = i; r < i + n; r++) rows_of_next(x, x->a->k, x->a->v, t + r - p);
 #if defined(TTT_FOURS)
         if (n == 4)
-            ttt_loss_four(&x->norm, z, k, v, hat, x->inverse + i, raw);
+            ttt_loss_four(&x->norm, z, k, v.row, v.type, v.away, hat, x->inverse + i, raw);
         else
 #endif
-            ttt_loss(D, &x->norm, z, k, v, hat, x->inverse + i, raw);
+            ttt_loss(D, &x->norm, z, k, v.row, v.type, hat, x->inverse + i, raw);
         ttt_scale_rows(x->u[top] + i * D, x->rate + i, n, D, raw);
     }
 }
@@ -253,7 +267,10 @@ static void learn_batch(const head *x, int64_t t, int64_t i, int64_t end)
         gelu(n * F, x->z[0] + i * F, x->x[1] + i * F, x->slope + i * F);
         keys_through(x, 1, i, end);
     }
-    TTT_OF_WIDTH(D, losses, x, t, i, end);
+    if (x->tiled)
+        TTT_OF_WIDTH(D, losses, true, x, t, i, end);
+    else
+        TTT_OF_WIDTH(D, losses, false, x, t, i, end);
     if (top) {
         slopes_through(x, i, end);
         scaled_slopes(n, F, x->h1 + i * F, x->slope + i * F, x->rate + i, x->raw[0] + i * F, x->u[0] + i * F);
@@ -268,7 +285,7 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const lnt_ttt_args *a = x->a;
     rows_in(x->x[0] + p * x->D, a->k, a->dtype, t, rows - p, a->H, x->h, x->D);
-    rows_in(x->v + p * x->D, a->v, a->dtype, t, rows - p, a->H, x->h, x->D);
+    if (!x->tiled) rows_in(x->v + p * x->D, a->v, a->dtype, t, rows - p, a->H, x->h, x->D);
     step_sizes(x, t, p, rows);
     for (int64_t i = p, end; i < rows; i = end) {
         end = last_of(x, i, rows) + 1;
@@ -300,10 +317,13 @@ static void read(const head *x, int64_t t, int64_t p, int64_t rows)
     read_layer(x, 1, t, p, rows);
 }
 
-/* o = LN(o) + q */
+/* LN(o) + q to the tensor, or in its place; on tiles D is whole lines. */
 TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t t, int64_t p, int64_t rows, float *o)
 {
     int64_t normal = p; /* rows of which the norm has been taken */
+#if defined(__AMX_BF16__)
+    const bool past = rows_past(x->a->o, LINNET_BF16, D);
+#endif
     for (int64_t i = p; i < rows; i++) {
         float *row = o + i * D;
         row_awake(i);
@@ -312,12 +332,23 @@ TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t t, int64_t p, 
         if (D == 64 && i == normal && i + 4 <= rows) ttt_normalise_four(row, row), normal = i + 4;
 #endif
         if (i >= normal) ttt_normalise(D, row, row);
-        const lnt_bf16 *q = (const lnt_bf16 *)x->a->q + ((t + i - p) * x->a->H + x->h) * D; /* on tiles, where D is whole vectors */
-        V_EACH(c, n, D)
-        {
-            const vf y = x->tiled ? v_load_bf16(q + c) : ttt_get(x->y[0] + i * D, c, n);
-            ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + y);
+#if defined(__AMX_BF16__)
+        const int64_t at = ((t + i - p) * x->a->H + x->h) * D;
+        const lnt_bf16 *q = (const lnt_bf16 *)x->a->q + at;
+        lnt_bf16 *to = (lnt_bf16 *)x->a->o + at;
+        for (int64_t c = 0; x->tiled && c < D; c += 32) {
+            const vf low = v_load(row + c) * v_load(x->norm.w + c) + v_load(x->norm.b + c) + v_load_bf16(q + c);
+            const vf high = v_load(row + c + 16) * v_load(x->norm.w + c + 16) + v_load(x->norm.b + c + 16) + v_load_bf16(q + c + 16);
+            if (past) {
+                line_past(to + c, low, high);
+            } else {
+                v_store_bf16(to + c, low);
+                v_store_bf16(to + c + 16, high);
+            }
         }
+        if (x->tiled) continue;
+#endif
+        V_EACH(c, n, D) ttt_put(row, c, n, ttt_get(row, c, n) * ttt_get(x->norm.w, c, n) + ttt_get(x->norm.b, c, n) + ttt_get(x->y[0] + i * D, c, n));
     }
 }
 
@@ -326,8 +357,9 @@ static void put_output(const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int64_t D = x->D;
     float *o = x->zq[x->layers - 1];
+    if (!x->a->o) return;
     if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output, x, t, p, rows, o);
-    rows_out(x->a->o, x->a->dtype, t, rows - p, x->a->H, x->h, D, o + p * D);
+    if (x->norm.plain || !x->tiled) rows_out(x->a->o, x->a->dtype, t, rows - p, x->a->H, x->h, D, o + p * D);
 }
 
 /* The next span begins. */
@@ -424,8 +456,8 @@ static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->y[l] + p * in, 1, in, dz, out, x->dW[l], out);
 }
 
-/* Through the norm of the output, of rows z [n,D], tokens from t on; dz is dout before. */
-TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t t, int64_t n, const float *z, float *dz)
+/* Through the norm of the output, of rows z [n,D], tokens from t on. */
+TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t t, int64_t n, const float *z, const float *dout, float *dz)
 {
     for (int64_t i = 0; i < n; i++) {
         float *hat = x->work, *d = dz + i * D;
@@ -434,7 +466,7 @@ TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t t, int64_
         const float inverse = ttt_normalise(D, z + i * D, hat);
         V_EACH(c, k, D)
         {
-            const vf dc = ttt_get(d, c, k);
+            const vf dc = ttt_get(dout + i * D, c, k);
             ttt_put(x->norm.dw, c, k, ttt_get(x->norm.dw, c, k) + dc * ttt_get(hat, c, k));
             ttt_put(x->norm.db, c, k, ttt_get(x->norm.db, c, k) + dc);
             ttt_put(d, c, k, dc * ttt_get(x->norm.w, c, k));
@@ -443,13 +475,14 @@ TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t t, int64_
     }
 }
 
-/* Through the losses of rows p .. rows-1, from du of the last layer to dz in z's place, and to dk and dv. */
-TTT_INLINE void losses_back(int64_t D, const head *x, int64_t p, int64_t rows)
+/* Through the losses of rows p .. rows-1, tokens from t on, from du of the last layer to dz in z's place, and to dk and dv. */
+TTT_INLINE void losses_back(int64_t D, bool tiled, const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int top = x->layers - 1;
     for (int64_t i = p; i < rows; i++) {
+        const values v = values_of(x, tiled, t + i - p, i);
         row_awake(i);
-        ttt_loss_back(D, &x->norm, x->hat + i * D, x->inverse[i], x->x[0] + i * D, x->v + i * D, x->raw[top] + i * D, x->du[top] + i * D, x->work,
+        ttt_loss_back(D, &x->norm, x->hat + i * D, x->inverse[i], x->x[0] + i * D, v.row, v.type, x->raw[top] + i * D, x->du[top] + i * D, x->work,
                       x->z[top] + i * D, x->dx[0] + i * D, x->dv + i * D);
     }
 }
@@ -461,15 +494,19 @@ static void read_back(const head *x, int64_t t, int64_t p, int64_t rows)
     const int64_t D = x->D, n = rows - p;
     const int top = x->layers - 1;
     rows_in(x->dout, a->dout, a->dtype, t, n, a->H, x->h, D);
-    memcpy(x->dz, x->dout, (size_t)(n * D) * sizeof(float));
-    if (!x->norm.plain) TTT_OF_WIDTH(D, norms_of_output_back, x, t, n, x->zq[top] + p * D, x->dz);
+    if (x->norm.plain)
+        memcpy(x->dz, x->dout, (size_t)(n * D) * sizeof(float));
+    else
+        TTT_OF_WIDTH(D, norms_of_output_back, x, t, n, x->zq[top] + p * D, x->dout, x->dz);
     for (int l = top; l >= 0; l--) {
         read_layer_back(x, l, p, rows);
         if (!l) break;
         times(n * a->F, x->dy, x->slope_q + p * a->F, x->dz);
     }
-    if (!x->norm.plain) ttt_add(n * D, 1, x->dout, x->dy);
-    rows_out(a->dq, a->dtype, t, n, a->H, x->h, D, x->dy);
+    if (x->norm.plain)
+        rows_out(a->dq, a->dtype, t, n, a->H, x->h, D, x->dy);
+    else if (a->dq)
+        rows_out_sum(a->dq, a->dtype, t, n, a->H, x->h, D, 1, NULL, x->dy, NULL, x->dout);
 }
 
 /* Through h of keys i .. end-1, from its gradient in du of the lower layer; dW later. */
@@ -523,7 +560,10 @@ static void learn_batch_back(const head *x, int64_t t, int64_t i, int64_t end)
         times(n * F, d, x->slope + i * F, d);
         slopes_back(x, i, end);
     }
-    TTT_OF_WIDTH(D, losses_back, x, i, end);
+    if (x->tiled)
+        TTT_OF_WIDTH(D, losses_back, true, x, t, i, end);
+    else
+        TTT_OF_WIDTH(D, losses_back, false, x, t, i, end);
     for (int l = top; l >= 0; l--) {
         if (a->bias) ttt_add_rows(x->db[l], n, x->out[l], x->z[l] + i * x->out[l]);
         keys_back(x, l, i, end);

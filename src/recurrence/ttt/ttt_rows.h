@@ -167,25 +167,27 @@ static inline ttt_norm ttt_norm_of(const lnt_ttt_args *a, int64_t h)
                        .b = a->ln_b ? (const float *)a->ln_b + h * a->D : NULL };
 }
 
-/* u = dl/dz, with hat and 1 / sigma of z for the way back. */
-TTT_INLINE void ttt_loss(int64_t D, const ttt_norm *x, const float *z, const float *k, const float *v, float *hat, float *inverse, float *u)
+/* u = dl/dz, with hat and 1 / sigma of z for the way back; v is of `type`. */
+TTT_INLINE void ttt_loss(int64_t D, const ttt_norm *x, const float *z, const float *k, const void *v, lnt_dtype type, float *hat, float *inverse,
+                         float *u)
 {
     if (x->plain) {
-        V_EACH(i, n, D) ttt_put(u, i, n, ttt_get(z, i, n) - ttt_get(v, i, n));
+        V_EACH(i, n, D) ttt_put(u, i, n, ttt_get(z, i, n) - v_get(v, type, i, n));
         return;
     }
     *inverse = ttt_normalise(D, z, hat);
     V_EACH(i, n, D)
     {
-        const vf w = ttt_get(x->w, i, n), error = w * ttt_get(hat, i, n) + ttt_get(x->b, i, n) - (ttt_get(v, i, n) - ttt_get(k, i, n));
+        const vf w = ttt_get(x->w, i, n), error = w * ttt_get(hat, i, n) + ttt_get(x->b, i, n) - (v_get(v, type, i, n) - ttt_get(k, i, n));
         ttt_put(u, i, n, w * error);
     }
     ttt_project(D, u, hat, *inverse, u);
 }
 
 #if defined(TTT_FOURS)
-/* The same of four rows of 64, of a model that has a norm. */
-static inline void ttt_loss_four(const ttt_norm *x, const float *z, const float *k, const float *v, float *hat, float *inverse, float *u)
+/* The same of four rows of 64, of a model that has a norm; those of v lie `away` numbers apart. */
+TTT_INLINE void ttt_loss_four(const ttt_norm *x, const float *z, const float *k, const void *v, lnt_dtype type, int64_t away, float *hat,
+                              float *inverse, float *u)
 {
     const __m512 by = ttt_normalise_four(z, hat);
     const vf sigmas = (vf)by;
@@ -195,7 +197,7 @@ static inline void ttt_loss_four(const ttt_norm *x, const float *z, const float 
         const vf w = v_load(x->w + i), b = v_load(x->b + i);
         _Pragma("GCC unroll 4") for (int r = 0; r < 4; r++)
         {
-            const vf error = w * v_load(hat + r * 64 + i) + b - (v_load(v + r * 64 + i) - v_load(k + r * 64 + i));
+            const vf error = w * v_load(hat + r * 64 + i) + b - (v_get(v, type, r * away + i, LNT_VL) - v_load(k + r * 64 + i));
             v_store(u + r * 64 + i, w * error);
         }
     }
@@ -204,8 +206,8 @@ static inline void ttt_loss_four(const ttt_norm *x, const float *z, const float 
 #endif
 
 /* From du to dz and dv, which are written, and dk, which is added to. dz may be du; work [2,D]. */
-TTT_INLINE void ttt_loss_back(int64_t D, const ttt_norm *x, const float *hat, float inverse, const float *k, const float *v, const float *u,
-                              const float *du, float *work, float *dz, float *dk, float *dv)
+TTT_INLINE void ttt_loss_back(int64_t D, const ttt_norm *x, const float *hat, float inverse, const float *k, const void *v, lnt_dtype type,
+                              const float *u, const float *du, float *work, float *dz, float *dk, float *dv)
 {
     float *dg = work, *dhat = work + D;
     if (x->plain) {
@@ -221,7 +223,7 @@ TTT_INLINE void ttt_loss_back(int64_t D, const ttt_norm *x, const float *hat, fl
     V_EACH(i, n, D)
     {
         const vf w = ttt_get(x->w, i, n), h = ttt_get(hat, i, n), d = ttt_get(du, i, n);
-        const vf error = w * h + ttt_get(x->b, i, n) - (ttt_get(v, i, n) - ttt_get(k, i, n));
+        const vf error = w * h + ttt_get(x->b, i, n) - (v_get(v, type, i, n) - ttt_get(k, i, n));
         along_g += h * w * error;
         along_du += h * d;
         across += ttt_get(u, i, n) * d;
@@ -232,7 +234,7 @@ TTT_INLINE void ttt_loss_back(int64_t D, const ttt_norm *x, const float *hat, fl
     V_EACH(i, n, D)
     {
         const vf w = ttt_get(x->w, i, n), h = ttt_get(hat, i, n), g = ttt_get(dg, i, n), de = w * g;
-        const vf error = w * h + ttt_get(x->b, i, n) - (ttt_get(v, i, n) - ttt_get(k, i, n));
+        const vf error = w * h + ttt_get(x->b, i, n) - (v_get(v, type, i, n) - ttt_get(k, i, n));
         ttt_put(dhat, i, n, w * de - g_part * ttt_get(du, i, n) - du_part * w * error);
         ttt_put(x->dw, i, n, ttt_get(x->dw, i, n) + error * g + h * de);
         ttt_put(x->db, i, n, ttt_get(x->db, i, n) + de);
