@@ -5,7 +5,7 @@
     bench/learn.py LINNET TEXT --out DIR --table
 
 One line of DIR/learn.jsonl a mixer; those that are there are not run again, nor is a training that is at its end: another recipe wants another DIR. Preset
-nano (5 layers where nothing else is said), bytes, length 256, one thread a run; what follows `--` goes to `train`. Each mixer trains twice for a tenth of the
+nano (4 layers where nothing else is said), bytes, length 256, one thread a run; what follows `--` goes to `train`. Each mixer trains twice for a tenth of the
 steps and the weights' sha256 are compared, then once to the end. Then it writes --tokens tokens; the highest resident memory is that of `generate` at the end,
 beside that of a run of 500 tokens. --table prints the lines as a table.
 """

@@ -360,46 +360,55 @@ static void signs_of_rows_and_columns(void **state)
     linnet_context_destroy(c);
 }
 
-/* Several writes a token are the gated delta rule on as many tokens, of which the first alone decays and the last alone is read: both directions. */
+/* W writes a token are the gated delta rule on as many tokens, of which the first alone decays and the last alone is read: both directions. */
+static void writes_of(linnet_context *c, int W, linnet_form form)
+{
+    enum { T = 53, LENGTH = 20 };
+    const lnt_recur_case ka = { "gated_delta_product", 2, { T - LENGTH, LENGTH }, LNT_HEADS(1, 2, 20, 24), .gate = -0.3, .reset = 0.05, .beta = 2,
+                                .states = true, .option = { { "n_householder", W } } };
+    const lnt_recur_case kb = { "gated_delta_rule", 2, { (T - LENGTH) * W, LENGTH * W }, LNT_HEADS(1, 2, 20, 24), .states = true };
+    lnt_problem a, b;
+    OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
+    OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &b));
+    a.r.form = b.r.form = form;
+    static const char *const same[] = { "k", "v", "beta", "s0", "dsT" }, *const token[] = { "q", "do", "g" };
+    static const char *const result[] = { "sT", "dk", "dv", "dbeta", "ds0" }, *const read[] = { "o", "dq", "dg" };
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(tensor_bytes(&a, same[i]), tensor_bytes(&b, same[i]));
+        memcpy(tensor(&b, same[i]), tensor(&a, same[i]), tensor_bytes(&a, same[i]));
+    }
+    for (int i = 0; i < 3; i++) {
+        const int64_t width = elements(&a, token[i]) / T;
+        memset(tensor(&b, token[i]), 0, tensor_bytes(&b, token[i]));
+        for (int64_t t = 0; t < T; t++)
+            memcpy(tensor(&b, token[i]) + (t * W + (i < 2 ? W - 1 : 0)) * width, tensor(&a, token[i]) + t * width, (size_t)width * 4);
+    }
+    for (int back = 0; back < 2; back++) {
+        OK(c, lnt_problem_run(c, &a, back));
+        OK(c, lnt_problem_run(c, &b, back));
+    }
+    for (int i = 0; i < 5; i++) close_to("writes", result[i], tensor(&a, result[i]), tensor(&b, result[i]), elements(&a, result[i]), 3e-6);
+    for (int i = 0; i < 3; i++) {
+        const int64_t width = elements(&a, read[i]) / T;
+        float *expected = tensor(&b, read[i]);
+        for (int64_t t = 0; t < T; t++) memmove(expected + t * width, expected + (t * W + (i < 2 ? W - 1 : 0)) * width, (size_t)width * 4);
+        close_to("writes", read[i], tensor(&a, read[i]), expected, T * width, i == 2 ? 2e-5 : 3e-6);
+    }
+    if (W == 1) /* nothing is left that would round otherwise */
+        for (int i = 0; i < 8; i++) {
+            const char *name = i < 5 ? result[i] : read[i - 5];
+            if (memcmp(tensor(&a, name), tensor(&b, name), tensor_bytes(&a, name))) fail_msg("one write, form %d: %s differs", (int)form, name);
+        }
+    lnt_problem_free(&a);
+    lnt_problem_free(&b);
+}
+
 static void writes_are_tokens(void **state)
 {
     (void)state;
-    enum { W = 3, T = 53, LENGTH = 20 };
     linnet_context *c = make_context(2);
-    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
-        const lnt_recur_case ka = { "gated_delta_product", 2, { T - LENGTH, LENGTH }, LNT_HEADS(1, 2, 20, 24), .gate = -0.3, .reset = 0.05, .beta = 2,
-                                    .states = true, .option = { { "n_householder", W } } };
-        const lnt_recur_case kb = { "gated_delta_rule", 2, { (T - LENGTH) * W, LENGTH * W }, LNT_HEADS(1, 2, 20, 24), .states = true };
-        lnt_problem a, b;
-        OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
-        OK(c, lnt_problem_make(c, &kb, LINNET_F32, LINNET_F32, 5, &b));
-        a.r.form = b.r.form = (linnet_form)form;
-        static const char *const same[] = { "k", "v", "beta", "s0", "dsT" }, *const token[] = { "q", "do", "g" };
-        static const char *const result[] = { "sT", "dk", "dv", "dbeta", "ds0" }, *const read[] = { "o", "dq", "dg" };
-        for (int i = 0; i < 5; i++) {
-            assert_int_equal(tensor_bytes(&a, same[i]), tensor_bytes(&b, same[i]));
-            memcpy(tensor(&b, same[i]), tensor(&a, same[i]), tensor_bytes(&a, same[i]));
-        }
-        for (int i = 0; i < 3; i++) {
-            const int64_t width = elements(&a, token[i]) / T;
-            memset(tensor(&b, token[i]), 0, tensor_bytes(&b, token[i]));
-            for (int64_t t = 0; t < T; t++)
-                memcpy(tensor(&b, token[i]) + (t * W + (i < 2 ? W - 1 : 0)) * width, tensor(&a, token[i]) + t * width, (size_t)width * 4);
-        }
-        for (int back = 0; back < 2; back++) {
-            OK(c, lnt_problem_run(c, &a, back));
-            OK(c, lnt_problem_run(c, &b, back));
-        }
-        for (int i = 0; i < 5; i++) close_to("writes", result[i], tensor(&a, result[i]), tensor(&b, result[i]), elements(&a, result[i]), 3e-6);
-        for (int i = 0; i < 3; i++) {
-            const int64_t width = elements(&a, read[i]) / T;
-            float *expected = tensor(&b, read[i]);
-            for (int64_t t = 0; t < T; t++) memmove(expected + t * width, expected + (t * W + (i < 2 ? W - 1 : 0)) * width, (size_t)width * 4);
-            close_to("writes", read[i], tensor(&a, read[i]), expected, T * width, i == 2 ? 2e-5 : 3e-6);
-        }
-        lnt_problem_free(&a);
-        lnt_problem_free(&b);
-    }
+    for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++)
+        for (int W = 1; W <= 3; W += 2) writes_of(c, W, (linnet_form)form);
     linnet_context_destroy(c);
 }
 
@@ -477,6 +486,81 @@ static void long_convolutions_reduce(void **state)
         }
         static const char *const mine[] = { "o", "sT_v", "dv", "dh", "dD", "ds0_v" }, *const theirs[] = { "o", "sT", "du", "dh", "dD", "ds0" };
         for (int i = 0; i < 6; i++) close_to("long_conv", mine[i], tensor(&a, mine[i]), tensor(&b, theirs[i]), elements(&a, mine[i]), 2e-6);
+        lnt_problem_free(&a);
+        lnt_problem_free(&b);
+    }
+    linnet_context_destroy(c);
+}
+
+/* A selective scan of one rate a channel is a scan of delta u B, log_a = delta A, read by C, and simple_gla with a head a channel, q = C, k = B,
+ * v = delta u, g = delta A. Both directions, outputs without D u; the first sequence's step sizes are constant, and so are its decays. */
+static void selective_scan_of_one_rate(void **state)
+{
+    (void)state;
+    enum { T = 70, LENGTH = 45, D = 7, M = 5 };
+    linnet_context *c = make_context(2);
+    for (int f = 0; f < 4; f++) {
+        const bool scan = f < 2;
+        const lnt_recur_case ka = { "selective_scan", 2, { LENGTH, T - LENGTH }, { { "D", D }, { "M", M } }, .beta = 0.5, .states = true };
+        const lnt_recur_case kb = { "scan", 2, { LENGTH, T - LENGTH }, { { "D", D * M } }, .gate = -1, .states = true };
+        const lnt_recur_case kc = { "simple_gla", 2, { LENGTH, T - LENGTH }, LNT_HEADS(1, D, M, 1), .gate = -1, .states = true,
+                                    .option = { { "scale", 1 } } };
+        lnt_problem a, b;
+        OK(c, lnt_problem_make(c, &ka, LINNET_F32, LINNET_F32, 5, &a));
+        OK(c, lnt_problem_make(c, scan ? &kb : &kc, LINNET_F32, LINNET_F32, 5, &b));
+        a.r.form = b.r.form = f % 2 ? LINNET_FORM_CHUNK : LINNET_FORM_RECURRENT;
+        float *A = tensor(&a, "A"), *delta = tensor(&a, "delta"), *u = tensor(&a, "u"), *B = tensor(&a, "B"), *C = tensor(&a, "C");
+        memset(tensor(&a, "D"), 0, tensor_bytes(&a, "D"));
+        for (int i = 0; i < D * M; i++) A[i] = A[i / M * M];
+        for (int i = D; i < LENGTH * D; i++) delta[i] = delta[i % D];
+        static const char *const states[] = { "s0", "dsT" };
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(tensor_bytes(&a, states[i]), tensor_bytes(&b, states[i]));
+            memcpy(tensor(&b, states[i]), tensor(&a, states[i]), tensor_bytes(&a, states[i]));
+        }
+        for (int i = 0; i < T * D * M && scan; i++) { /* token, channel, column */
+            const int row = i / M, column = i / (D * M) * M + i % M;
+            tensor(&b, "log_a")[i] = delta[row] * A[i % (D * M)];
+            tensor(&b, "x")[i] = delta[row] * u[row] * B[column];
+            tensor(&b, "do")[i] = tensor(&a, "do")[row] * C[column];
+        }
+        for (int i = 0; i < T * D && !scan; i++) {
+            tensor(&b, "g")[i] = delta[i] * A[i % D * M];
+            tensor(&b, "v")[i] = delta[i] * u[i];
+            tensor(&b, "do")[i] = tensor(&a, "do")[i];
+        }
+        if (!scan) memcpy(tensor(&b, "q"), C, tensor_bytes(&a, "C")), memcpy(tensor(&b, "k"), B, tensor_bytes(&a, "B"));
+        for (int back = 0; back < 2; back++) {
+            OK(c, lnt_problem_run(c, &a, back));
+            OK(c, lnt_problem_run(c, &b, back));
+        }
+        float o[T * D] = { 0 }, du[T * D] = { 0 }, ddelta[T * D] = { 0 }, dA[D] = { 0 }, summed[D] = { 0 }, dB[T * M] = { 0 }, dC[T * M] = { 0 };
+        for (int i = 0; i < T * D * M && scan; i++) {
+            const int row = i / M, column = i / (D * M) * M + i % M;
+            const float dx = tensor(&b, "dx")[i], dlog = tensor(&b, "dlog_a")[i], h = tensor(&b, "o")[i];
+            o[row] += C[column] * h;
+            du[row] += delta[row] * dx * B[column];
+            ddelta[row] += A[i % (D * M)] * dlog + u[row] * dx * B[column];
+            dA[row % D] += delta[row] * dlog;
+            dB[column] += delta[row] * u[row] * dx;
+            dC[column] += tensor(&a, "do")[row] * h;
+        }
+        for (int i = 0; i < T * D && !scan; i++) {
+            o[i] = tensor(&b, "o")[i];
+            du[i] = delta[i] * tensor(&b, "dv")[i];
+            ddelta[i] = A[i % D * M] * tensor(&b, "dg")[i] + u[i] * tensor(&b, "dv")[i];
+            dA[i % D] += delta[i] * tensor(&b, "dg")[i];
+        }
+        if (!scan) memcpy(dB, tensor(&b, "dk"), sizeof dB), memcpy(dC, tensor(&b, "dq"), sizeof dC);
+        for (int i = 0; i < D * M; i++) summed[i / M] += tensor(&a, "dA")[i];
+        close_to(b.op->name, "o", tensor(&a, "o"), o, T * D, 2e-6);
+        close_to(b.op->name, "sT", tensor(&a, "sT"), tensor(&b, "sT"), 2 * D * M, 2e-6);
+        close_to(b.op->name, "du", tensor(&a, "du"), du, T * D, 3e-6);
+        close_to(b.op->name, "ddelta", tensor(&a, "ddelta"), ddelta, T * D, 2e-5);
+        close_to(b.op->name, "dA", summed, dA, D, 2e-5);
+        close_to(b.op->name, "dB", tensor(&a, "dB"), dB, T * M, 3e-6);
+        close_to(b.op->name, "dC", tensor(&a, "dC"), dC, T * M, 3e-6);
+        close_to(b.op->name, "ds0", tensor(&a, "ds0"), tensor(&b, "ds0"), 2 * D * M, 3e-6);
         lnt_problem_free(&a);
         lnt_problem_free(&b);
     }
@@ -764,6 +848,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(split_and_hand_over), cmocka_unit_test(packed_is_separate), cmocka_unit_test(causality),
         cmocka_unit_test(families_reduce),     cmocka_unit_test(window_of_one),      cmocka_unit_test(reset_is_boundary),
         cmocka_unit_test(scan_is_gates_of_columns), cmocka_unit_test(selective_scan_is_gates_of_rows),
+        cmocka_unit_test(selective_scan_of_one_rate),
         cmocka_unit_test(writes_are_tokens),   cmocka_unit_test(signs_are_of_rows),
         cmocka_unit_test(signs_of_rows_and_columns), cmocka_unit_test(long_convolutions_reduce),
         cmocka_unit_test(state_in_place),      cmocka_unit_test(node_keeps_state),
