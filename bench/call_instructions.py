@@ -5,7 +5,7 @@
 
 A line for float32 and one for bf16: the instructions of a call of 64 tokens less those of one of 32, for a token, and for a token and 16 columns of the
 first input. A child makes the call, its parent steps through it: some 10 us an instruction. LINNET_CPU names the variant. Inputs are small constants:
-a count shall not depend on them. Linux on x86-64 and AArch64; standard library only."""
+a count shall not depend on them. Linux, tried on x86-64; standard library only."""
 import argparse
 import array
 import ctypes
