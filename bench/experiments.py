@@ -95,15 +95,17 @@ DELTAPRODUCT_MLP = {1: 1313, 2: 1046, 3: 779, 4: 512}  # columns inside, so that
 
 
 def groups():
-    """Every element of A5 and S5 is a product of at most four transpositions, n_h = 4; they take more updates than S4."""
+    """Every element of A5 and S5 is a product of at most four transpositions, n_h = 4; they take more updates than S4, and larger ones: of 64 sequences
+    10,000 updates learn the first few elements."""
     of_s3, of_s4 = ((2, "true"), (1, "true"), (2, "false"), (1, "false")), ((2, "true"), (1, "true"), (3, "true"), (4, "true"))
-    for group, steps, models in (("S3", 2000, of_s3), ("S4", 3000, of_s4), ("A5", 10000, ((4, "true"), (1, "true"))), ("S5", 10000, ((4, "true"), (1, "true")))):
+    large = (4, "true"), (1, "true")
+    for group, steps, batch, models in (("S3", 2000, 64, of_s3), ("S4", 3000, 64, of_s4), ("A5", 6000, 512, large), ("S5", 6000, 512, large)):
         for n, neg in models:
             yield Cell("groups", {"group": group, "householder": n, "range": "[-1,1]" if neg == "true" else "[0,1]"},
-                       ["task", "word-problem", "--group", group, "--mixer", "gated_deltaproduct", "--layers", 1, "--batch", 64, "--steps", steps,
+                       ["task", "word-problem", "--group", group, "--mixer", "gated_deltaproduct", "--layers", 1, "--batch", batch, "--steps", steps,
                         *sets(f"num_householder={n}", f"allow_neg_eigval={neg}", f"intermediate_size={DELTAPRODUCT_MLP[n]}"),
-                        "--learning-rate", "1e-3", "--enough", "0.9999", "--out", "{dir}"], seconds=240 if steps < 10000 else 100,
-                       device="cpu" if steps < 10000 else "cuda")
+                        "--learning-rate", "1e-3", "--enough", "0.9999", "--out", "{dir}"], seconds=240 if batch == 64 else 100,
+                       device="cpu" if batch == 64 else "cuda")
 
 
 def mesa_parity():
@@ -120,8 +122,19 @@ MIXERS = {
     "retnet": "RetNet", "rwkv6": "RWKV-6", "rwkv7": "RWKV-7", "delta_net": "DeltaNet", "gated_deltanet": "Gated DeltaNet", "mesa_net": "MesaNet",
 }
 OWN_HEADS = ("rwkv7", "gated_deltanet", "mesa_net")  # whose head_dim is no share of the width
+UNGATED = "mesa_net, gamma = 1"  # MesaNet's gate begins at one half
 MQAR_IDS = 1024
-MOST_TELLING = ("delta_net", "attention", "mamba", "gated_deltanet", "gla", "mesa_net", "linear_attn", "mamba2", "rwkv7", "retnet", "based", "rwkv6")
+MOST_TELLING = ("delta_net", "attention", "mamba", "gated_deltanet", "gla", "mesa_net", UNGATED, "linear_attn", "mamba2", "rwkv7", "retnet", "based",
+                "rwkv6")
+
+
+def mqar_run(setting, name, width, epochs, rate):
+    mixer, *ungated = name.split(", ")
+    keys = [*(["mlp=none"] if mixer != "mamba" else []), *([f"head_dim={width // 2}"] if mixer in OWN_HEADS else []),
+            *(["use_forget_gate=false"] if ungated else [])]
+    return ["task", "mqar", "--setting", setting, "--vocabulary", MQAR_IDS, "--random-non-queries", "false", "--mixer", mixer, "--width", width,
+            *(["--heads", 2] if mixer != "mamba" else []), *sets(*keys), "--examples", 20000, "--epochs", epochs, "--test-examples", 500,
+            "--enough", "0.995", "--learning-rate", rate, "--dtype", "bf16", "--out", "{dir}"]
 
 
 def mqar():
@@ -133,13 +146,18 @@ def mqar():
             for rate, other in (rates, rates[::-1]):
                 for mixer in MOST_TELLING:
                     labels = {"setting": setting, "mixer": mixer, "width": width, "rate": rate}
-                    keys = [] if mixer == "mamba" else ["--heads", 2] + sets("mlp=none", *([f"head_dim={width // 2}"] if mixer in OWN_HEADS else []))
-                    yield Cell("mqar", labels,
-                               ["task", "mqar", "--setting", setting, "--vocabulary", MQAR_IDS, "--random-non-queries", "false", "--mixer", mixer,
-                                "--width", width, *keys, "--examples", 20000, "--epochs", 5, "--test-examples", 500, "--enough", "0.995",
-                                "--learning-rate", rate, "--dtype", "bf16", "--out", "{dir}"],
+                    yield Cell("mqar", labels, mqar_run(setting, mixer, width, 5, rate),
                                seconds=(400 if setting == "256x16" else 800) * width / 64, also=64 / width / 2,
                                unless=(labels | {"rate": other}, "accuracy", 0.99))
+
+
+def mqar_narrow():
+    """The narrowest models at the hard setting, where behind the same updates none is there: three times as many."""
+    for mixer in MOST_TELLING:
+        for rate, other in (("1e-3", "3e-3"), ("3e-3", "1e-3")):
+            labels = {"setting": "512x64", "mixer": mixer, "width": 64, "rate": rate}
+            yield Cell("mqar-narrow", labels, mqar_run("512x64", mixer, 64, 16, rate), seconds=60, device="cuda", also=40,
+                       unless=(labels | {"rate": other}, "accuracy", 0.99))
 
 
 MAD_KINDS = ("in-context", "fuzzy", "noisy", "memorisation", "compression", "copying")
@@ -160,11 +178,11 @@ def mad_run(kind, mixer, steps, rate, *more):
 
 
 def mad():
-    """Width 64 and 1000 updates of 32 examples: DeltaNet recalls in context without a mistake behind these."""
+    """Width 64 and 4000 updates of 32 examples: DeltaNet recalls in context without a mistake behind a quarter of these."""
     for rate in ("3e-3", "1e-3"):
         for mixer in MAD_MIXERS:
             for kind in MAD_KINDS:
-                yield Cell("mad", {"mixer": mixer, "kind": kind, "rate": rate}, mad_run(kind, mixer, 1000, rate), seconds=100, also=0.5)
+                yield Cell("mad", {"mixer": mixer, "kind": kind, "rate": rate}, mad_run(kind, mixer, 4000, rate), device="cuda", seconds=30, also=13)
 
 
 def mad_compression():
@@ -188,7 +206,7 @@ def regbench():
                 yield Cell("regbench", {"mixer": mixer, "automata": automata, "rate": rate},
                            ["task", "regbench", "--mixer", mixer, "--automata", automata, *keys, "--width", 64, "--heads", 2, "--batch", 4,
                             "--steps", 6000, "--test-every", 0, "--learning-rate", rate, "--out", "{dir}"],
-                           seconds=700 if mixer == "mesa_net" else 270, also=0.5)
+                           device="cuda", seconds=60 if mixer == "mesa_net" else 30, also=12)
 
 
 ABLATIONS = {
@@ -275,7 +293,7 @@ def niah():
                     "--save-every", 0, "--eval-every", 0, "--dtype", "bf16"], *measures, device="cuda", also=0, seconds=300)
 
 
-PAGES = {"parity": parity, "arithmetic": arithmetic, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mad": mad,
+PAGES = {"parity": parity, "arithmetic": arithmetic, "groups": groups, "mesa-parity": mesa_parity, "mqar": mqar, "mqar-narrow": mqar_narrow, "mad": mad,
          "mad-compression": mad_compression, "regbench": regbench, "delta-ablations": delta_ablations, "mesa-steps": mesa_steps, "chunk-or-token": chunk_or_token, "throughput": throughput,
          "long-texts": long_texts, "niah": niah}
 
