@@ -349,7 +349,10 @@ template <int LANES> static __global__ void __launch_bounds__(CONV_THREADS, 4) c
 static __global__ void __launch_bounds__(32 * LNT_SUM_WARPS) add_side_kernel(const __grid_constant__ conv_side g, int blocks)
 {
     const conv_member &m = g.m[blockIdx.y];
-    if (m.part) add_blocks_of(m.grad, m.part, blocks, g.a.size * g.a.cols, g.a.cols, g.a.size);
+    if (m.part)
+        add_blocks_of(m.grad, m.part, blocks, g.a.size * g.a.cols, g.a.cols, g.a.size);
+    else
+        await_last(); /* as every block does: cuda.cuh */
 }
 
 /* The convolution of a call of the group, or of the two of a pair, as a member; false: it is not like those before it. */
