@@ -129,6 +129,17 @@ static void slopes_through(const head *x, int64_t i, int64_t end)
     ttt_times_transposed(LNT_MM_SET, end - i, D, x->raw[1] + i * D, F, x->W[1], x->h1 + i * F, x->turned);
 }
 
+/* gelu(x) with its slope and its bend, all of one gate s = sigmoid(y), y = c (x + a x^3):  s + x s' and 2 s' + x s'' of s' = s (1 - s) y'. Beyond
+ * |x| = 20 s' is 0. */
+static vf gelu_bend(vf x, vf *slope, vf *bend)
+{
+    const vf near = v_max(v_min(x, v_set(20.0f)), v_set(-20.0f)), s = v_gelu_gate(x), both = s * (1.0f - s);
+    const vf first = 1.59576912f + 0.214064449f * near * near, second = 0.428128898f * near;
+    *slope = s + near * both * first;
+    *bend = both * (2.0f * first + near * (second + first * first * (1.0f - 2.0f * s)));
+    return x * s;
+}
+
 /* y = gelu(x), and its slope, or alone. */
 static void gelu(int64_t count, const float *x, float *y, float *slope)
 {
@@ -144,20 +155,32 @@ static void gelu(int64_t count, const float *x, float *y, float *slope)
     }
 }
 
-/* z = x y */
+/* The same with its bend, too. */
+static void gelu_and_bend(int64_t count, const float *x, float *y, float *slope, float *bend)
+{
+    V_EACH(i, n, count)
+    {
+        vf first, second;
+        rows_awake(i / LNT_VL);
+        ttt_put(y, i, n, gelu_bend(ttt_get(x, i, n), &first, &second));
+        ttt_put(slope, i, n, first);
+        ttt_put(bend, i, n, second);
+    }
+}
+
+/* z = x y, z = x y + b */
 static void times(int64_t count, const float *x, const float *y, float *z)
 {
     V_EACH(i, n, count) ttt_put(z, i, n, ttt_get(x, i, n) * ttt_get(y, i, n));
 }
 
-/* gelu''(x): with y = c (x + a x^3) and t = tanh(y), s = 1 - t^2:  s y' + x/2 (s y'' - 2 t s y'^2). Beyond |x| = 20 s is 0. */
-static vf gelu_bend(vf x)
+static void times_and(int64_t count, const float *x, const float *y, const float *b, float *z)
 {
-    const vf near = v_max(v_min(x, v_set(20.0f)), v_set(-20.0f)), square = near * near;
-    const vf t = v_tanh(0.797884561f * near * (1.0f + 0.044715f * square)), s = 1.0f - t * t;
-    const vf slope = 0.797884561f * (1.0f + 0.134145f * square), bend = 0.797884561f * 0.26829f * near;
-    const vf y = s * slope + 0.5f * near * (s * bend - 2.0f * t * s * slope * slope);
-    return v_select(x == x, y, x);
+    V_EACH(i, n, count)
+    {
+        rows_awake(i / LNT_VL);
+        ttt_put(z, i, n, ttt_get(x, i, n) * ttt_get(y, i, n) + ttt_get(b, i, n));
+    }
 }
 
 /* Rows of span c, which is the next, on their way into the cache; what only reading takes where that is to be done. */
@@ -243,17 +266,12 @@ static void step_sizes(const head *x, int64_t t, int64_t p, int64_t rows)
     }
 }
 
-/* The lower layer's gradients, h gelu'(z_0): raw, and u by the rows' rates. */
-static void scaled_slopes(int64_t rows, int64_t F, const float *h, const float *slope, const float *rate, float *raw, float *u)
+/* The lower layer's gradients, h gelu'(z_0), by the rows' rates. */
+static void scaled_slopes(int64_t rows, int64_t F, const float *h, const float *slope, const float *rate, float *u)
 {
-    for (int64_t r = 0; r < rows; r++, h += F, slope += F, raw += F, u += F) {
+    for (int64_t r = 0; r < rows; r++, h += F, slope += F, u += F) {
         row_awake(r);
-        V_EACH(i, n, F)
-        {
-            const vf d = ttt_get(h, i, n) * ttt_get(slope, i, n);
-            ttt_put(raw, i, n, d);
-            ttt_put(u, i, n, rate[r] * d);
-        }
+        V_EACH(i, n, F) ttt_put(u, i, n, rate[r] * (ttt_get(h, i, n) * ttt_get(slope, i, n)));
     }
 }
 
@@ -264,7 +282,10 @@ static void learn_batch(const head *x, int64_t t, int64_t i, int64_t end)
     const int top = x->layers - 1;
     keys_through(x, 0, i, end);
     if (top) {
-        gelu(n * F, x->z[0] + i * F, x->x[1] + i * F, x->slope + i * F);
+        if (x->away < 0) /* on the way back */
+            gelu_and_bend(n * F, x->z[0] + i * F, x->x[1] + i * F, x->slope + i * F, x->bend + i * F);
+        else
+            gelu(n * F, x->z[0] + i * F, x->x[1] + i * F, x->slope + i * F);
         keys_through(x, 1, i, end);
     }
     if (x->tiled)
@@ -273,7 +294,7 @@ static void learn_batch(const head *x, int64_t t, int64_t i, int64_t end)
         TTT_OF_WIDTH(D, losses, false, x, t, i, end);
     if (top) {
         slopes_through(x, i, end);
-        scaled_slopes(n, F, x->h1 + i * F, x->slope + i * F, x->rate + i, x->raw[0] + i * F, x->u[0] + i * F);
+        scaled_slopes(n, F, x->h1 + i * F, x->slope + i * F, x->rate + i, x->u[0] + i * F);
     }
 #if defined(__AMX_BF16__)
     for (int l = 0; l <= top && x->tiled; l++) tiled_u(x, l, i, end);
@@ -533,6 +554,21 @@ static void writes(const head *x, int l, int64_t p, int64_t rows)
     LNT_V(lnt_mm)(LNT_MM_ADD, (int)in, (int)out, (int)n, x->x[l] + p * in, 1, in, x->z[l] + p * out, out, x->dW[l], out);
 }
 
+/* A row of the lower layer, u = rate h gelu'(z): from du to the gradient of h in its place, and what z gets of it in gelu's bend's. Returns the
+ * gradient of the rate. */
+static float lower_back(int64_t F, float rate, const float *h, const float *slope, float *bend, float *du)
+{
+    vf sum = v_zero();
+    V_EACH(i, n, F)
+    {
+        const vf d = ttt_get(du, i, n), by_h = d * ttt_get(h, i, n), gate = ttt_get(slope, i, n);
+        sum += by_h * gate;
+        ttt_put(bend, i, n, rate * by_h * ttt_get(bend, i, n));
+        ttt_put(du, i, n, rate * d * gate);
+    }
+    return v_sum(sum);
+}
+
 /* From the gradients of u, of rows i .. end-1 of a mini-batch, to those of its inputs, values and rates; those of z take its place. */
 static void learn_batch_back(const head *x, int64_t t, int64_t i, int64_t end)
 {
@@ -540,26 +576,18 @@ static void learn_batch_back(const head *x, int64_t t, int64_t i, int64_t end)
     const int64_t D = x->D, F = a->F, n = end - i;
     const int top = x->layers - 1;
     for (int64_t r = i; r < end; r++) {
-        float drate = 0;
-        light_row_awake(r);
-        for (int l = 0; l <= top; l++) {
-            float *du = x->du[l] + r * x->out[l];
-            drate += ttt_dot(x->out[l], du, x->raw[l] + r * x->out[l]);
-            row_scale(du, x->rate[r], x->out[l]);
+        float *du = x->du[top] + r * D, drate = 0;
+        if (top) {
+            row_awake(r);
+            drate = lower_back(F, x->rate[r], x->h1 + r * F, x->slope + r * F, x->bend + r * F, x->du[0] + r * F);
+        } else {
+            light_row_awake(r);
         }
+        drate += ttt_dot(D, du, x->raw[top] + r * D);
+        row_scale(du, x->rate[r], D);
         if (a->drate) ((float *)a->drate)[(t + r - i) * a->H + x->h] = drate;
     }
-    if (top) { /* u_0 = h gelu'(z_0), h = u W^T */
-        const float *z = x->z[0] + i * F, *h = x->h1 + i * F;
-        float *d = x->du[0] + i * F;
-        V_EACH(c, k, n * F)
-        {
-            rows_awake(c / LNT_VL);
-            ttt_put(x->below, c, k, ttt_get(d, c, k) * ttt_get(h, c, k) * gelu_bend(ttt_get(z, c, k)));
-        }
-        times(n * F, d, x->slope + i * F, d);
-        slopes_back(x, i, end);
-    }
+    if (top) slopes_back(x, i, end);
     if (x->tiled)
         TTT_OF_WIDTH(D, losses_back, true, x, t, i, end);
     else
@@ -568,8 +596,7 @@ static void learn_batch_back(const head *x, int64_t t, int64_t i, int64_t end)
         if (a->bias) ttt_add_rows(x->db[l], n, x->out[l], x->z[l] + i * x->out[l]);
         keys_back(x, l, i, end);
         if (!l) break;
-        times(n * F, x->dx[1] + i * F, x->slope + i * F, x->z[0] + i * F);
-        ttt_add(n * F, 1, x->below, x->z[0] + i * F);
+        times_and(n * F, x->dx[1] + i * F, x->slope + i * F, x->bend + i * F, x->z[0] + i * F);
     }
 }
 

@@ -20,7 +20,7 @@ typedef struct {
     float *S_k[LAYERS], *A_k[LAYERS], *S_h, *A_h;                                  /* of keys with those of mini-batches before (ttt_tiled.h) */
     float *v, *F, *rate, *position, *last, *hat, *inverse, *h1, *slope, *slope_q; /* slope: gelu' of z_0, of keys and queries */
     float *wide, *turned;                                                          /* wide [span,widest], turned [3,span,widest] */
-    float *dW[LAYERS], *db[LAYERS], *dx[LAYERS], *du[LAYERS], *dy, *dz, *below, *dF, *dA, *dv, *dout, *work;
+    float *dW[LAYERS], *db[LAYERS], *dx[LAYERS], *du[LAYERS], *dy, *dz, *bend, *dF, *dA, *dv, *dout, *work;
     float *dposition, *sum_w[LAYERS], *sum_b[LAYERS]; /* this piece's sums; norm has two more */
     float *starts, *inside;                          /* weights before each group of spans, and before each one of a group */
     int64_t away;                                    /* tokens from a row to that of the next span */
@@ -71,7 +71,8 @@ static inline int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
             off = (int64_t)(((uintptr_t)a->layer[l].w + 128 - (uintptr_t)(p + used)) % 4096 / sizeof *p);
         used += off, TAKE(x->S_w[l], in * out), used += 1024 - off, TAKE(x->S_b[l], out);
         TAKE(x->x[l], R * in), TAKE(x->y[l], R * in), TAKE(x->S[l], R * R), TAKE(x->A[l], R * R);
-        TAKE(x->z[l], R * out), TAKE(x->u[l], R * out), TAKE(x->raw[l], R * out), TAKE(x->zq[l], R * out);
+        TAKE(x->z[l], R * out), TAKE(x->u[l], R * out), TAKE(x->zq[l], R * out);
+        if (l == x->layers - 1) TAKE(x->raw[l], R * out); /* u without its rates, of the last layer alone */
         if (R > m) TAKE(x->S_k[l], R * R), TAKE(x->A_k[l], R * R);
         if (back) TAKE(x->dW[l], in * out), TAKE(x->db[l], out), TAKE(x->dx[l], R * in), TAKE(x->du[l], R * out);
     }
@@ -80,7 +81,7 @@ static inline int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
     TAKE(x->wide, R * widest), TAKE(x->turned, 3 * R * widest), TAKE(x->work, 2 * D);
     if (R > m && x->layers > 1) TAKE(x->S_h, R * R), TAKE(x->A_h, R * R);
     if (back) {
-        TAKE(x->dy, R * widest), TAKE(x->dz, R * widest), TAKE(x->below, R * a->F), TAKE(x->dF, R * R), TAKE(x->dA, R * R);
+        TAKE(x->dy, R * widest), TAKE(x->dz, R * widest), TAKE(x->bend, R * a->F), TAKE(x->dF, R * R), TAKE(x->dA, R * R);
         TAKE(x->dv, R * D), TAKE(x->dout, R * D);
         TAKE(x->inside, x->group * x->kept), TAKE(x->starts, (spans / x->group + 1) * x->weights);
     }
