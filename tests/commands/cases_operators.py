@@ -282,7 +282,7 @@ def every_task(folder):
 
 @case("task --protocol paper trains the paper's model where none is described: its first loss is that of the keys by hand, and --help names them")
 def paper_models(_):
-    small, few = ["--epochs", 0, "--steps", 1, "--batch", 1, "--json"], ["--examples", 0, "--test-examples", 1]
+    small, few = ["--epochs", 0, "--steps", 1, "--batch", 1, "--seed", 1, "--json"], ["--examples", 0, "--test-examples", 1]
     short = {"mqar": ["--setting", "own", "--length", 16, "--pairs", 2, "--vocabulary", 32, "--random-non-queries", "false", *few],
              "mesa-parity": ["--length", 8, "--test-length", 8, *few], "regbench": ["--automata", 8, "--test-automata", 4],
              "word-problem": ["--length", 4, "--test-length", 4, *few]}
