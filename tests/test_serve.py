@@ -228,7 +228,7 @@ def test_chat_templates():
         with Server(LINNET, MODEL["recurrent"]) as s:
             status, answer = s.ask("/v1/chat/completions", {"messages": messages})
             assert status == 400 and "of no family" in answer["error"]["message"], answer
-            assert one(s, prompt="a", max_tokens=1)["text"], "texts are written all the same"
+            assert one(s, prompt="a", **ask)["text"], "texts are written all the same"  # greedily: one token drawn may be half a letter or an end
     finally:
         config.unlink()
 
