@@ -152,7 +152,7 @@ def mqar():
 
 
 def mqar_narrow():
-    """The narrowest models at the hard setting, where behind the same updates none is there: three times as many."""
+    """The narrowest models at the hard setting, where behind the updates of the others one alone is there: three times as many."""
     for mixer in MOST_TELLING:
         for rate, other in (("1e-3", "3e-3"), ("3e-3", "1e-3")):
             labels = {"setting": "512x64", "mixer": mixer, "width": 64, "rate": rate}

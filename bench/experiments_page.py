@@ -410,8 +410,8 @@ PAGES = {"parity": parity, "arithmetic": arithmetic, "groups": groups, "mesa-par
 
 # What the models of a page are, where its task's own list of cuts does not say it; the papers' in brackets.
 MODELS = {
-    "mqar": "RMSNorm (LayerNorm), rotary positions of softmax attention (learnt ones), learning rates 3e-3, 1e-3 (four from 1e-4 to 1e-2)",
-    "mqar-narrow": "RMSNorm (LayerNorm), rotary positions of softmax attention (learnt ones), learning rates 3e-3, 1e-3 (four from 1e-4 to 1e-2)",
+    **dict.fromkeys(("mqar", "mqar-narrow"),
+                    "RMSNorm (LayerNorm), rotary positions of softmax attention (learnt ones), learning rates 3e-3, 1e-3 (four from 1e-4 to 1e-2)"),
     "mad": "width 64 (128), 4 heads (8), learning rates 3e-3, 1e-3 (three or four), no grid over the weight decay",
     "mad-compression": "width 64 (128), 4 heads (8), one learning rate (three or four), no grid over the weight decay",
     "regbench": "2 layers of width 64 (up to 12 of up to 1024), learning rates 5e-3, 2e-3",
