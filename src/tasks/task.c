@@ -8,7 +8,6 @@
 
 #include "core/clock.h"
 #include "device/device.h"
-#include "core/file.h"
 #include "tasks/record.h"
 #include "tasks/results.h"
 
@@ -352,12 +351,22 @@ static double seconds_a_token(lnt_run *r)
     return s == LINNET_OK ? (end - begin) / (double)n : NAN;
 }
 
+/* The folder of results, and nobody else's while this runs. */
+static linnet_status take_folder(lnt_run *r)
+{
+    char path[4096];
+    const char *out = r->o->out;
+    r->made_folder = !lnt_is_folder(out);
+    LNT_TRY(lnt_make_folder(r->c, out));
+    if (snprintf(path, sizeof path, "%s/task.lock", out) >= (int)sizeof path) return lnt_fail_option(r->c, "out", "is too long for a path");
+    return lnt_lock_take(r->c, path, out, &r->lock);
+}
+
 linnet_status lnt_run_cost(lnt_run *r, int64_t trainings, int64_t steps, int64_t tokens, double flops, double seconds)
 {
     if (r->said_cost) return LINNET_OK;
     r->said_cost = true;
-    r->made_folder = r->o->out && !lnt_is_folder(r->o->out);
-    if (r->o->out) LNT_TRY(lnt_make_folder(r->c, r->o->out));
+    if (r->o->out) LNT_TRY(take_folder(r));
     if (isnan(seconds) && r->o->model && (r->k->cost || r->deadline)) {
         r->token_seconds = seconds_a_token(r);
         seconds = (double)tokens * r->token_seconds;
@@ -428,6 +437,7 @@ linnet_status linnet_task_run(linnet_context *c, const char *name, const linnet_
     if (r.late) lnt_report_words(&r.report, "The time allowed was over before the end: rows say how much was read.");
     if (!keep) r.report.out = NULL;
     const linnet_status written = lnt_report_close(&r.report, t->info.name, s == LINNET_OK);
+    lnt_lock_drop(&r.lock, true);
     if (r.made_folder) rmdir(o.out); /* goes where nothing was written */
     lnt_arena_free(&arena);
     return s == LINNET_OK ? written : s;

@@ -6,6 +6,7 @@
 #ifndef LNT_TASKS_TASK_H
 #define LNT_TASKS_TASK_H
 
+#include "core/file.h"
 #include "core/options.h"
 #include "core/rng.h"
 #include "linnet/task.h"
@@ -43,6 +44,7 @@ typedef struct lnt_run {
     lnt_arena *arena;
     double begin, deadline; /* 0: no limit */
     double token_seconds;   /* of a token that the model reads, behind lnt_run_cost; 0 or NAN: not known */
+    lnt_file_lock lock;     /* of the folder of results, from lnt_run_cost on */
     bool said_cost, made_folder, late; /* late: a reading left something out for the deadline's sake */
     lnt_left_out left_out;
     char cuts[900];         /* fits a line of the page's words */

@@ -43,6 +43,26 @@ def records(folder):
     assert not (folder / "both" / "settings.csv").exists()
 
 
+@case("a second task on the folder of one that runs is refused, and the first one's results stand; what a killed one left is no obstacle")
+def one_task_a_folder(folder):
+    out = folder / "out"
+    first = start("task", "parity", *SMALL[:-1], "1000000", "--out", out)
+    while not (out / "task.lock").exists() or not (out / "task.lock").read_text().endswith("\n"):
+        assert first.poll() is None, first.stderr.read()
+        time.sleep(0.01)
+    refused("task", "parity", *SMALL, "--out", out, says=[str(out), f"in use by process {first.pid}"])
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    assert first.returncode == 130 and first_line(out)["complete"] is False and not (out / "task.lock").exists()
+    killed = start("task", "parity", *SMALL[:-1], "1000000", "--out", folder / "killed")
+    while not (folder / "killed" / "task.lock").exists():
+        time.sleep(0.01)
+    killed.kill()
+    killed.communicate(timeout=60)
+    linnet("task", "parity", *SMALL, "--out", folder / "killed")
+    assert first_line(folder / "killed")["complete"] is True and not (folder / "killed" / "task.lock").exists()
+
+
 @case("a folder with results of another task, of a comparison or of a training is refused before anything is done, and stays as it is")
 def folders_of_others(folder):
     out, both = folder / "out", folder / "both"
