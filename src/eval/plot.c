@@ -164,9 +164,19 @@ static void put_tick(canvas *k, char side, double v, bool heavy)
     }
 }
 
+/* Whether numbers of an x axis, `step` apart, stand clear of each other: a digit is some six pixels wide. */
+static bool stand_clear(const canvas *k, double low, double high, double step)
+{
+    char text[32];
+    double widest = 0;
+    for (double i = ceil(low / step); i * step <= high; i++) widest = fmax(widest, 6.3 * (double)strlen(number(text, i == 0 ? 0 : i * step)) + 8);
+    return widest <= at_x(k, low + step) - at_x(k, low);
+}
+
 static void linear_ticks(canvas *k, char side, double low, double high, int count, bool whole)
 {
     double step = nice_step(high - low, count);
+    while (side == 'x' && count > 2 && !stand_clear(k, low, high, step)) step = nice_step(high - low, --count);
     if (whole && step < 1) step = 1;
     for (double i = ceil(low / step); i * step <= high; i++) put_tick(k, side, i == 0 ? 0 : i * step, false);
 }
