@@ -356,6 +356,17 @@ static inline float row_sum(const float *x, int64_t n)
     return v_sum(a);
 }
 
+/* Of one number at least. */
+static inline float row_least(const float *x, int64_t n)
+{
+    vf m = v_set(x[0]);
+    int64_t i = 0;
+    for (; i + LNT_VL <= n; i += LNT_VL) m = v_min(m, v_load(x + i));
+    float y = -v_hmax(-m);
+    for (; i < n; i++) y = x[i] < y ? x[i] : y;
+    return y;
+}
+
 /* x = e^x */
 static inline void row_exp(float *x, int64_t n)
 {

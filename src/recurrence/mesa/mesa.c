@@ -11,7 +11,7 @@
 extern const lnt_recur_impl lnt_mesa_reference;
 extern const lnt_recur_case lnt_mesa_cases[];
 
-LNT_DECLARE_FLOAT_VARIANTS(const lnt_recur_impl, lnt_mesa_chunk);
+LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_mesa_chunk);
 LNT_DECLARE_FLOAT_VARIANTS(const lnt_recur_impl, lnt_mesa_recurrent);
 #ifdef LINNET_CUDA
 extern const lnt_recur_impl lnt_mesa_chunk_sm80, lnt_mesa_chunk_cuda, lnt_mesa_window_sm90, lnt_mesa_window_cuda, lnt_mesa_recurrent_cuda;
@@ -37,7 +37,7 @@ static const lnt_recur_impl *const impls[] = {
 #ifdef LINNET_CUDA
     &lnt_mesa_chunk_sm80, &lnt_mesa_chunk_cuda, &lnt_mesa_window_sm90, &lnt_mesa_window_cuda, &lnt_mesa_recurrent_cuda,
 #endif
-    LNT_FLOAT_VARIANTS(lnt_mesa_chunk), LNT_FLOAT_VARIANTS(lnt_mesa_recurrent), &lnt_mesa_reference, NULL,
+    LNT_VARIANTS(lnt_mesa_chunk), LNT_FLOAT_VARIANTS(lnt_mesa_recurrent), &lnt_mesa_reference, NULL,
 };
 
 /* ---- the operator ------------------------------------------------------------------------------------------------------------------------- */

@@ -13,8 +13,9 @@
  * With cg_gradient = LNT_CG_UNROLLED the backward pass takes the forward solve's steps again, chunk by chunk, keeps them, and differentiates them
  * last step first (mesa_unroll_cpu.c); the products with keys and states that this makes are done for all steps of a chunk at once.
  *
- * Always float32: the steps shrink a residual, and what bf16 operands lose there (2e-3) no later step brings back. */
-#if !defined(LNT_VARIANT_amx) /* bf16 tensors too are solved in float32: there is nothing for tiles */
+ * Always float32: the steps shrink a residual, and what bf16 operands lose there (2e-3) no later step brings back. Tiles, which lose it:
+ * mesa_amx_cpu.c. */
+#if !defined(LNT_VARIANT_amx)
 #include "core/cpu.h"
 #include "recurrence/chunk/chunk.h"
 #include "recurrence/chunk/chunk_rows.h"
@@ -517,12 +518,6 @@ static void backward_piece(piece p, double *dlambda, scratch *w)
 
 #define ENGINE LNT_V(lnt_mm_f32)
 
-/* dlambda of every head [N,Hv,K] comes first in the backward pass. */
-static size_t partial_bytes(const lnt_mesa_args *a)
-{
-    return ((size_t)a->sequences * (size_t)a->Hv * (size_t)a->K * sizeof(double) + 63) / 64 * 64;
-}
-
 /* Through the solver's steps the token form's way back is the chunk form's, as it is beyond a window. */
 static bool back_by_token(const lnt_mesa_args *a, bool token) { return token && !unrolled(a); }
 
@@ -534,7 +529,7 @@ static size_t each_bytes(const lnt_mesa_args *a, bool backward, bool token)
 
 static size_t workspace(const void *args, bool backward, int threads, bool token)
 {
-    return (size_t)threads * each_bytes(args, backward, token) + (backward ? partial_bytes(args) : 0);
+    return (size_t)threads * each_bytes(args, backward, token) + (backward ? lnt_mesa_partial_bytes(args) : 0);
 }
 
 static void forward_head(const lnt_head *x, char *base, bool token)
@@ -585,15 +580,9 @@ static void forward(const void *args, int threads, bool token)
 static void backward(const void *args, int threads, bool token)
 {
     const lnt_mesa_args *a = args;
-    const double *partial = a->workspace;
-    walk_heads(&a->heads, threads, true, &ENGINE, (char *)a->workspace + partial_bytes(a), each_bytes(a, true, token),
+    walk_heads(&a->heads, threads, true, &ENGINE, (char *)a->workspace + lnt_mesa_partial_bytes(a), each_bytes(a, true, token),
                token ? token_backward_head : chunk_backward_head);
-    float *dlambda = a->dlambda;
-    for (int64_t i = 0; dlambda && i < (int64_t)a->Hv * a->K; i++) {
-        double sum = 0;
-        for (int64_t n = 0; n < a->sequences; n++) sum += partial[n * a->Hv * a->K + i];
-        dlambda[i] = (float)sum;
-    }
+    lnt_mesa_sum_lambda(a);
 }
 
 #define FORM(NAME, WORD, FORM, TOKEN)                                                                                              \

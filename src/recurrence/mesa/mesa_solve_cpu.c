@@ -1,6 +1,6 @@
 /* Conjugate gradients of a chunk's rows on the CPU, side by side: operators.md#mesa ("The solve"). Each row has its own step lengths and its own end;
  * finished rows leave the products. The rest of the core is in mesa_cpu.c, the gradient of the steps that are kept here in mesa_unroll_cpu.c. */
-#if !defined(LNT_VARIANT_amx) /* float32 alone */
+#if !defined(LNT_VARIANT_amx) /* which has mesa_amx_cpu.c */
 #include "recurrence/chunk/chunk.h"
 #include "recurrence/chunk/chunk_rows.h"
 #include "recurrence/chunk/chunk_signed.h"
@@ -91,16 +91,6 @@ static void zero_ends(const solver *s, float *rows, int K, int64_t n)
     for (int64_t i = 0; i < n && K < s->wide; i++) memset(rows + i * s->wide + K, 0, (size_t)(s->wide - K) * sizeof *rows);
 }
 
-static float least(const float *x, int64_t n)
-{
-    vf m = v_set(x[0]);
-    int64_t i = 0;
-    for (; i + LNT_VL <= n; i += LNT_VL) m = v_min(m, v_load(x + i));
-    float y = -v_hmax(-m);
-    for (; i < n; i++) y = x[i] < y ? x[i] : y;
-    return y;
-}
-
 /* mask of row i: of the chunk's own keys D_ij beta_j, of older ones e_i times what they are written with, for those that it still sees. */
 static void fill_mask(const solver *s, int n, const float *beta)
 {
@@ -157,7 +147,7 @@ void LNT_V(lnt_mesa_prepare)(solver *s, const lnt_mesa_args *a, int h, int64_t t
     bool level = a->cg_solver == LNT_CG_LEVEL && a->cg_max_steps > 0; /* without steps there is nothing but the diagonal guess */
     for (int64_t i = 0; i < n * s->wide && a->heads.has_sign; i++) s->jacobi[i] = s->jacobi[i] < 0 ? 0 : s->jacobi[i]; /* H may turn below 0 */
     for (int i = 0; i < n; i++) {
-        float *m = s->jacobi + i * s->wide, smallest = level ? least(m, K) : 0;
+        float *m = s->jacobi + i * s->wide, smallest = level ? row_least(m, K) : 0;
         const float *l = lnt_mesa_lambda(s, i);
         for (int j = 0; j < K; j++) m[j] = 1.0f / ((level ? smallest : m[j]) + l[j]);
     }

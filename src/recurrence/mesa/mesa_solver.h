@@ -79,6 +79,22 @@ void LNT_V(lnt_mesa_recursion)(const lnt_mesa_args *a, const lnt_mesa_recursive 
 void LNT_V(lnt_mesa_invert)(int K, const float *A, double *room, float *out);
 void LNT_V(lnt_mesa_between)(int K, const float *A, const float *D, float *room, float *out);
 
+/* A backward pass' workspace begins with dlambda of every head [N,Hv,K]; what these are of the sequences together is dlambda. */
+static inline size_t lnt_mesa_partial_bytes(const lnt_mesa_args *a)
+{
+    return ((size_t)a->sequences * (size_t)a->Hv * (size_t)a->K * sizeof(double) + 63) / 64 * 64;
+}
+static inline void lnt_mesa_sum_lambda(const lnt_mesa_args *a)
+{
+    const double *partial = a->workspace;
+    float *dlambda = a->dlambda;
+    for (int64_t i = 0; dlambda && i < (int64_t)a->Hv * a->K; i++) {
+        double sum = 0;
+        for (int64_t n = 0; n < a->sequences; n++) sum += partial[n * a->Hv * a->K + i];
+        dlambda[i] = (float)sum;
+    }
+}
+
 /* H [K,K] = its symmetric part. */
 void LNT_V(lnt_mesa_symmetric)(int K, float *H);
 /* After a solve that kept its steps: gradients of the rows; dH [K,K], symmetric, goes from the chunk's end to its start; dlambda [K] is added to
