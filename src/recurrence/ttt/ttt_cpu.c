@@ -3,6 +3,7 @@
  *
  * Where the processor has tiles, products of bf16 calls go through them, but for the token form's, and several mini-batches are taken together
  * (ttt_tiled.h). Long: both models in both directions, of which most is common to both. */
+#include "recurrence/chunk/chunk_factors_amx.h"
 #include "recurrence/ttt/ttt_tiled.h"
 #include "recurrence/ttt/ttt_walk.h"
 
@@ -129,43 +130,54 @@ static void slopes_through(const head *x, int64_t i, int64_t end)
     ttt_times_transposed(LNT_MM_SET, end - i, D, x->raw[1] + i * D, F, x->W[1], x->h1 + i * F, x->turned);
 }
 
-/* gelu(x) with its slope and its bend, all of one gate s = sigmoid(y), y = c (x + a x^3):  s + x s' and 2 s' + x s'' of s' = s (1 - s) y'. Beyond
- * |x| = 20 s' is 0. */
-static vf gelu_bend(vf x, vf *slope, vf *bend)
+/* s = sigmoid(y), y = c (x + a x^3), the factor of x in gelu, and 1 - s; on tiles without a division. (By short_power and short_inverse dtoken_idx,
+ * whose terms cancel, was 1.1 times as far off as it may be.) */
+TTT_INLINE vf gelu_gate(bool tiled, vf x, vf *rest)
 {
-    const vf near = v_max(v_min(x, v_set(20.0f)), v_set(-20.0f)), s = v_gelu_gate(x), both = s * (1.0f - s);
-    const vf first = 1.59576912f + 0.214064449f * near * near, second = 0.428128898f * near;
-    *slope = s + near * both * first;
-    *bend = both * (2.0f * first + near * (second + first * first * (1.0f - 2.0f * s)));
-    return x * s;
+#if defined(__AMX_BF16__)
+    if (tiled) {
+        const vf e = -2.30220819f * x * (1.0f + 0.044715f * x * x);
+        const vf t = (vf)power_in_range((__m512)v_max(v_set(-120.0f), v_min(v_set(120.0f), e))), s = (vf)inverse((__m512)(1.0f + t));
+        *rest = t * s;
+        return s;
+    }
+#endif
+    (void)tiled;
+    const vf s = v_gelu_gate(x);
+    *rest = 1.0f - s;
+    return s;
 }
 
-/* y = gelu(x), and its slope, or alone. */
-static void gelu(int64_t count, const float *x, float *y, float *slope)
+/* gelu(x), its slope and its bend, which are s + x s' and 2 s' + x s'' of s' = s (1 - s) y', or NULL. Beyond |x| = 20 s' is 0. */
+TTT_INLINE void gelu_of(bool tiled, int64_t count, const float *x, float *y, float *slope, float *bend)
 {
     V_EACH(i, n, count)
     {
+        vf rest;
         rows_awake(i / LNT_VL);
-        vf value;
-        if (slope)
-            ttt_put(slope, i, n, v_act_slope(ttt_get(x, i, n), LNT_GELU_TANH, &value));
-        else
-            value = v_act(ttt_get(x, i, n), LNT_GELU_TANH);
-        ttt_put(y, i, n, value);
+        const vf at = ttt_get(x, i, n), s = gelu_gate(tiled, at, &rest);
+        ttt_put(y, i, n, at * s);
+        if (!slope) continue;
+        const vf near = v_max(v_min(at, v_set(20.0f)), v_set(-20.0f)), both = s * rest;
+        const vf first = 1.59576912f + 0.214064449f * near * near, second = 0.428128898f * near;
+        ttt_put(slope, i, n, s + near * both * first);
+        if (bend) ttt_put(bend, i, n, both * (2.0f * first + near * (second + first * first * (1.0f - 2.0f * s))));
     }
 }
 
-/* The same with its bend, too. */
-static void gelu_and_bend(int64_t count, const float *x, float *y, float *slope, float *bend)
+static void gelu(bool tiled, int64_t count, const float *x, float *y)
 {
-    V_EACH(i, n, count)
-    {
-        vf first, second;
-        rows_awake(i / LNT_VL);
-        ttt_put(y, i, n, gelu_bend(ttt_get(x, i, n), &first, &second));
-        ttt_put(slope, i, n, first);
-        ttt_put(bend, i, n, second);
-    }
+    tiled ? gelu_of(true, count, x, y, NULL, NULL) : gelu_of(false, count, x, y, NULL, NULL);
+}
+
+static void gelu_and_slope(bool tiled, int64_t count, const float *x, float *y, float *slope)
+{
+    tiled ? gelu_of(true, count, x, y, slope, NULL) : gelu_of(false, count, x, y, slope, NULL);
+}
+
+static void gelu_and_bend(bool tiled, int64_t count, const float *x, float *y, float *slope, float *bend)
+{
+    tiled ? gelu_of(true, count, x, y, slope, bend) : gelu_of(false, count, x, y, slope, bend);
 }
 
 /* z = x y, z = x y + b */
@@ -283,9 +295,9 @@ static void learn_batch(const head *x, int64_t t, int64_t i, int64_t end)
     keys_through(x, 0, i, end);
     if (top) {
         if (x->away < 0) /* on the way back */
-            gelu_and_bend(n * F, x->z[0] + i * F, x->x[1] + i * F, x->slope + i * F, x->bend + i * F);
+            gelu_and_bend(x->tiled, n * F, x->z[0] + i * F, x->x[1] + i * F, x->slope + i * F, x->bend + i * F);
         else
-            gelu(n * F, x->z[0] + i * F, x->x[1] + i * F, x->slope + i * F);
+            gelu_and_slope(x->tiled, n * F, x->z[0] + i * F, x->x[1] + i * F, x->slope + i * F);
         keys_through(x, 1, i, end);
     }
     if (x->tiled)
@@ -334,7 +346,10 @@ static void read(const head *x, int64_t t, int64_t p, int64_t rows)
     if (!x->tiled) rows_in(x->y[0] + p * x->D, a->q, a->dtype, t, rows - p, a->H, x->h, x->D);
     read_layer(x, 0, t, p, rows);
     if (x->layers == 1) return;
-    gelu((rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, x->back ? x->slope_q + p * a->F : NULL);
+    if (x->back)
+        gelu_and_slope(x->tiled, (rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F, x->slope_q + p * a->F);
+    else
+        gelu(x->tiled, (rows - p) * a->F, x->zq[0] + p * a->F, x->y[1] + p * a->F);
     read_layer(x, 1, t, p, rows);
 }
 
