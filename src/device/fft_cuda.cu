@@ -39,6 +39,9 @@ fft_plan *make(lnt_cuda *d, cufftType type, int64_t n, int64_t rows)
     if (r == CUFFT_SUCCESS) r = cufftSetStream(p->handle, d->stream);
     note(d, r);
     if (r == CUFFT_SUCCESS && bytes > lnt_fft_work(n, rows)) lnt_cuda_note(d, cudaMalloc(&p->own, bytes));
+    /* What a plan brings to the GPU goes by the default stream, which ours does not wait for: its first transform would now and then read what is not
+     * there yet, an illegal access. */
+    lnt_cuda_note(d, cudaDeviceSynchronize());
     p->next = (fft_plan *)d->fft_plans;
     d->fft_plans = p;
     return p;
