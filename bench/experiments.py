@@ -154,12 +154,12 @@ def mqar():
 def mqar_narrow():
     """The narrowest models at the hard setting, where behind the updates of the others one alone is there: with their two heads, three times as many
     updates; with one head, whose state holds as many keys as there are pairs, six times as many, over the paper's 100,000 examples."""
-    for labels, first, heads, examples, epochs in (({}, "1e-3", 2, 20000, 16), ({"heads": 1}, "3e-3", 1, 100000, 6)):
+    for labels, rates, heads, examples, epochs in (({}, ("1e-3", "3e-3"), 2, 20000, 16), ({"heads": 1}, ("3e-3", "1e-3"), 1, 100000, 6)):
         for mixer in MOST_TELLING:
-            for rate, other in (("1e-3", "3e-3"), ("3e-3", "1e-3"))[::1 if first == "1e-3" else -1]:
+            for rate, other in (rates, rates[::-1]):
                 cell = {"setting": "512x64", "mixer": mixer, "width": 64, **labels, "rate": rate}
-                yield Cell("mqar-narrow", cell, mqar_run("512x64", mixer, 64, epochs, rate, heads, examples), seconds=15 * epochs if heads > 1 else 100,
-                           device="cuda", also=40, unless=(cell | {"rate": other}, "accuracy", 0.99))
+                yield Cell("mqar-narrow", cell, mqar_run("512x64", mixer, 64, epochs, rate, heads, examples), seconds=100, device="cuda", also=40,
+                           unless=(cell | {"rate": other}, "accuracy", 0.99))
 
 
 MAD_KINDS = ("in-context", "fuzzy", "noisy", "memorisation", "compression", "copying")
