@@ -315,7 +315,9 @@ linnet_status lnt_http_open(lnt_ctx *c, lnt_service *v, lnt_http **out)
         const unsigned most = (unsigned)v->o.connections, threads = most < THREADS ? 1 : THREADS;
         const struct MHD_OptionItem pool[] = {{threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, NULL}, {MHD_OPTION_END, 0, NULL}};
         const double idle = v->o.idle_seconds < 1 ? 1 : v->o.idle_seconds;
-        h->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL, on_request, h,
+        /* By poll: with epoll and several threads MHD_quiesce_daemon and a thread that wakes up just then both take the listening socket out of that
+         * thread's set, and the second ends the program (libmicrohttpd 0.9.75). */
+        h->daemon = MHD_start_daemon(MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL, on_request, h,
                                      MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT, most, MHD_OPTION_CONNECTION_TIMEOUT,
                                      (unsigned)idle, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
         if (!h->daemon) s = lnt_fail(c, LINNET_EIO, "libmicrohttpd cannot start for %u connections: %s", most, strerror(errno));
