@@ -53,23 +53,25 @@ int main(int argc, char **argv)
 {
     static uint8_t seed[MOST], data[MOST];
     int seeds = 0;
-    DIR *folder = argc == 3 ? opendir(argv[1]) : NULL;
-    if (!folder) return fprintf(stderr, "usage: seed_runner FOLDER COPIES\n"), 2;
-    for (struct dirent *e; (e = readdir(folder));) {
+    struct dirent **names;
+    const int count = argc == 3 ? scandir(argv[1], &names, NULL, alphasort) : -1; /* in order: copies go on drawing where the last seed's ended */
+    if (count < 0) return fprintf(stderr, "usage: seed_runner FOLDER COPIES\n"), 2;
+    for (int i = 0; i < count; i++) {
         char path[4096];
-        snprintf(path, sizeof path, "%s/%s", argv[1], e->d_name);
-        FILE *f = *e->d_name == '.' ? NULL : fopen(path, "rb");
+        snprintf(path, sizeof path, "%s/%s", argv[1], names[i]->d_name);
+        FILE *f = *names[i]->d_name == '.' ? NULL : fopen(path, "rb");
+        free(names[i]);
         if (!f) continue;
         const size_t size = fread(seed, 1, MOST, f);
         fclose(f);
         run(seed, size);
-        for (long i = atol(argv[2]); i > 0; i--) {
+        for (long copies = atol(argv[2]); copies > 0; copies--) {
             memcpy(data, seed, size);
             run(data, change(data, size));
         }
         seeds++;
     }
-    closedir(folder);
+    free(names);
     if (!seeds) return fprintf(stderr, "%s has no seeds\n", argv[1]), 1;
     printf("%d seeds, %s changed copies of each\n[  PASSED  ] 1 test(s).\n", seeds, argv[2]); /* as cmocka reports */
     return 0;

@@ -85,6 +85,8 @@ static inline int64_t scan_room(int64_t D) { return (at_most(D, SCAN_WIDEST) + 1
 /* Where part i of `count` begins. */
 static inline int64_t scan_part(int64_t count, int64_t i, int64_t parts) { return count * i / parts; }
 
+typedef uint32_t scan_bits __attribute__((vector_size(LNT_VL * 4))); /* of numbers: they wrap, where an exponent is far away */
+
 /* 2^x to 1 ulp for x <= 127, what decays are made of where their rates were multiplied by log2(e) once: x = n + r, |r| <= 1/2, a polynomial of degree
  * 6 whose first coefficient is exactly 1 (2e-9 relative, 3e-10 on average: decays close to 1 are multiplied by the thousand). 10 operations where
  * v_exp has 15. Below -126 it is 0, or what is left below the normal numbers; -inf gives 0, NaN stays NaN. (vreduceps in place of a rounding and a
@@ -107,7 +109,7 @@ static inline vf v_exp2(vf x)
 #if defined(__AVX512F__)
     return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-    const vf y = (vf)((vi)p + ((vi)shifted << 23)); /* only n's bits are left of the shifted number's */
+    const vf y = (vf)((scan_bits)p + ((scan_bits)shifted << 23)); /* only n's bits are left of the shifted number's */
     return v_select(x == x, v_select(x < v_set(-126.0f), v_zero(), y), x);
 #endif
 }
@@ -128,8 +130,7 @@ static inline vf v_by_power(vf p, vf n)
 #if defined(__AVX512F__)
     return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-    typedef uint32_t bits __attribute__((vector_size(LNT_VL * 4))); /* which wrap, where n is far away */
-    return v_select(n < v_set(-126.0f), v_zero(), (vf)((bits)p + ((bits)(n + 12582912.0f) << 23)));
+    return v_select(n < v_set(-126.0f), v_zero(), (vf)((scan_bits)p + ((scan_bits)(n + 12582912.0f) << 23)));
 #endif
 }
 
