@@ -132,9 +132,9 @@ typedef struct {
 } linnet_compare_options;
 #define LINNET_COMPARE_OPTIONS_INIT { sizeof(linnet_compare_options), NULL, 0, NULL, 0, NULL }
 
-/* A row for each training (loss of its last twentieth, held-out loss, tokens, seconds) and for each result of a task, with the run's name, and the
- * curves of all trainings on one page. Of `callbacks` (may be NULL) only `result` is called. LINNET_EINVAL where a folder is no run, or `out`
- * holds results of something else: then nothing was written. */
+/* A row for each training (loss of its last twentieth, held-out loss, the number of the text that this is of where a checkpoint tells, tokens,
+ * seconds) and for each result of a task, with the run's name, and the curves of all trainings on one page. Of `callbacks` (may be NULL) only
+ * `result` is called. LINNET_EINVAL where a folder is no run, or `out` holds results of something else: then nothing was written. */
 LINNET_API linnet_status linnet_compare(linnet_context *c, const linnet_compare_options *options, const linnet_task_callbacks *callbacks);
 
 #ifdef __cplusplus

@@ -5,6 +5,7 @@
 
 #include "core/border.h"
 #include "core/file.h"
+#include "hub/safetensors.h"
 #include "tasks/record.h"
 #include "tasks/results.h"
 #include "tasks/texts.h"
@@ -18,6 +19,8 @@ typedef struct {
     double tokens, seconds, speed;
     int points;
     double *x, *mean_loss, *mean_norm, *mean_rate;
+    const char *held; /* what its held-out losses are of: a text and how much of it; NULL: not known */
+    int text;         /* number of that, from 1; 0: not known */
 } training;
 
 /* What a task's run is plotted by: its main measure, where its name is a sweep's, "key=value,key=value". */
@@ -69,7 +72,35 @@ static void thin_out(training *t)
     }
 }
 
-static linnet_status read_log(comparison *k, const char *path, const char *name)
+/* What its newest checkpoint says of the text that held-out losses are of. */
+static const char *held_text(comparison *k, const char *folder)
+{
+    static const char *const keys[] = {"run.held_fingerprint", "option.held_out_share", "option.eval_tokens"};
+    const char *said = NULL, *path = lnt_arena_printf(k->arena, "%s/train_state.safetensors", folder);
+    lnt_safetensors *s;
+    if (!path || !lnt_file_exists(path) || lnt_safetensors_open(k->c, path, &s) != LINNET_OK) return NULL;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *value = lnt_safetensors_metadata(s, keys[i]);
+        said = value && (said || !i) ? lnt_arena_printf(k->arena, "%s %s", said ? said : "", value) : NULL;
+    }
+    lnt_safetensors_close(s);
+    return said;
+}
+
+/* Texts by numbers, in the order of the runs. */
+static int number_texts(comparison *k)
+{
+    int n = 0;
+    for (int i = 0; i < k->n_runs; i++) {
+        training *t = &k->run[i];
+        for (int j = 0; t->held && j < i && !t->text; j++)
+            if (k->run[j].held && !strcmp(k->run[j].held, t->held)) t->text = k->run[j].text;
+        if (t->held && !t->text) t->text = ++n;
+    }
+    return n;
+}
+
+static linnet_status read_log(comparison *k, const char *path, const char *folder, const char *name)
 {
     lnt_lines l;
     json_t *line;
@@ -83,7 +114,7 @@ static linnet_status read_log(comparison *k, const char *path, const char *name)
         lnt_lines_close(&l);
         return lnt_fail_memory(k->c, lnt_bytes((size_t)lines, 6 * sizeof *all));
     }
-    *t = (training){.name = name, .step = all, .loss = all + lines, .norm = all + 2 * lines, .rate = all + 3 * lines, .eval_step = all + 4 * lines,
+    *t = (training){.name = name, .held = held_text(k, folder), .step = all, .loss = all + lines, .norm = all + 2 * lines, .rate = all + 3 * lines, .eval_step = all + 4 * lines,
                     .eval = all + 5 * lines, .x = thin, .mean_loss = thin + POINTS, .mean_norm = thin + 2 * POINTS, .mean_rate = thin + 3 * POINTS};
     linnet_status s;
     while ((s = lnt_lines_next(&l, &line)) == LINNET_OK && line) {
@@ -120,6 +151,7 @@ static void put_training(lnt_report *p, const training *t)
     lnt_row_real(p, "loss", loss); /* of the last twentieth */
     lnt_row_real(p, "held_out", t->n_eval ? t->eval[t->n_eval - 1] : NAN);
     lnt_row_real(p, "best_held_out", best);
+    if (t->n_eval && t->text) lnt_row_int(p, "held_out_text", t->text);
     lnt_row_real(p, "seconds", t->seconds);
     lnt_row_real(p, "tokens_per_second", t->tokens / t->seconds);
     lnt_row_end(p);
@@ -299,7 +331,7 @@ static linnet_status read_run(comparison *k, const char *folder)
         if (n >= (int)sizeof path) return lnt_fail(k->c, LINNET_EINVAL, "the path of a run is too long");
         if (!lnt_file_exists(path)) continue;
         any = true;
-        LNT_TRY(i ? read_results(k, path, name) : read_log(k, path, name));
+        LNT_TRY(i ? read_results(k, path, name) : read_log(k, path, folder, name));
     }
     if (any) return LINNET_OK;
     lnt_fail(k->c, LINNET_EINVAL, "%s is no run: it has neither log.jsonl nor results.jsonl", folder);
@@ -312,6 +344,7 @@ static linnet_status compare(comparison *k, const linnet_compare_options *o)
     k->result = lnt_arena_alloc(k->arena, lnt_bytes(lnt_bytes_plus((size_t)o->n_runs, 1), sizeof *k->result));
     if (!k->run || !k->result) return lnt_fail_memory(k->c, lnt_bytes((size_t)o->n_runs, sizeof *k->run));
     for (int i = 0; i < o->n_runs; i++) LNT_TRY(read_run(k, o->runs[i]));
+    const int texts = number_texts(k);
     for (int i = 0; i < k->n_runs; i++) put_training(&k->report, &k->run[i]);
     plot_all(k, "Training loss", "nats per token", 0, false);
     plot_all(k, "Held-out loss", "nats per token", 1, false);
@@ -321,6 +354,8 @@ static linnet_status compare(comparison *k, const linnet_compare_options *o)
     if (o->out && !o->page) {
         LNT_TRY(lnt_record_runs(&k->report, o));
         lnt_record_words(&k->report);
+        if (texts > 1)
+            lnt_report_words(&k->report, "Held-out losses are of %d texts, which differ in words, tokens or share (held_out_text): those of one compare.", texts);
     }
     return o->out ? lnt_make_folder(k->c, o->out) : LINNET_OK;
 }

@@ -92,6 +92,11 @@ def sweep_of_trainings(folder):
     words = " ".join(e.text or "" for e in xml.parse(folder / "page" / "page.svg").getroot().iter())
     for word in ("Training loss", "Held-out loss", "Learning rate", "Gradient norm", "seed=1", "seed=2"):
         assert word in words, word
+    assert [json.loads(line)["held_out_text"] for line in said] == [1, 1] and "Held-out losses are of" not in words
+    linnet(*ask[ask.index("train"):], "--held-out", __file__, "--out", folder / "other")
+    said = linnet("compare", out / "seed=2", folder / "other", out / "seed=1", "--out", folder / "both", "--json").out.splitlines()
+    assert [json.loads(line)["held_out_text"] for line in said] == [1, 2, 1]
+    assert "Held-out losses are of 2 texts" in " ".join(e.text or "" for e in xml.parse(folder / "both" / "page.svg").getroot().iter())
     refused("compare", folder, says=["is no run", "log.jsonl"])
     refused("compare", says=["RUN"])
     (out / "seed=1" / "log.jsonl").write_text("no json\n")
