@@ -75,6 +75,9 @@ typedef struct lnt_mm_engine {
     /* A state that stands for s->x + base (as dense as it; NULL: zeros) takes `count` writes: s->x += A_i^T B_i, and its left and right forms, as far
      * as they are prepared, become those of the sum; NULL where prepare16 is. */
     void (*update_sum)(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s);
+    /* The same where the state fades and takes of another, as dense as it (NULL: zeros): s->x = f s->x + g other + the sum of A_i^T B_i, and its forms
+     * are of that. */
+    void (*update_mixed)(float f, float g, const float *other, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s);
     /* A state put by for later, in the engine's own precision: kept_bytes (a multiple of 64); its columns from `first` on (a multiple of 32)
      * out of s; then an operand that is taken transposed at the right; and <kept, y> for y[rows, cols], together or for each row. */
     size_t (*kept_bytes)(int rows, int cols);

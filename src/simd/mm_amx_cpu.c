@@ -393,9 +393,30 @@ static void blend_sum(const float *base, int m, int n, const float *t, float *c,
     }
 }
 
-/* What an update leaves beside C: factors of rows, `before` what is written or not, or of columns, or with `sum` what stands beside C; forms, NULL
- * where they are not wanted. */
+/* The same where C becomes f C + g other + t. */
+static void blend_mixed(float f, float g, const float *other, int m, int n, const float *t, float *c, int64_t ldc, pair *packed, lnt_bf16 *left,
+                        int64_t ldl)
+{
+    const __mmask16 mask = (__mmask16)((1u << n) - 1u);
+    const __m512 own = _mm512_set1_ps(f), share = _mm512_set1_ps(g);
+    for (int i = 0; i < m; i += 2, t += 32) {
+        __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (int r = 0; r < 2 && i + r < m; r++, c += ldc) {
+            sum[r] = _mm512_load_ps(t + r * 16);
+            if (other) sum[r] = _mm512_fmadd_ps(share, _mm512_maskz_loadu_ps(mask, other), sum[r]), other += ldc;
+            sum[r] = _mm512_fmadd_ps(own, _mm512_maskz_loadu_ps(mask, c), sum[r]);
+            _mm512_mask_storeu_ps(c, mask, sum[r]);
+            if (left) v_store_bf16(left + (i + r) * ldl, (vf)sum[r]);
+        }
+        if (packed) _mm512_storeu_si512(packed + i / 2 * 16, interleaved(sum[0], sum[1]));
+    }
+}
+
+/* What an update leaves beside C: factors of rows, `before` what is written or not, or of columns, or with `sum` what stands beside C, or with
+ * `mixed` the parts of both; forms, NULL where they are not wanted. */
 typedef struct {
+    bool mixed;
+    float own, share;
     bool before;
     const float *scale;
     int64_t scale_stride;
@@ -411,8 +432,12 @@ typedef struct {
 static void renew(const renewal *s, int i, int j, int m, int n, const float *t, float *c, int64_t ldc)
 {
     pair *right = s->right ? s->right + j / 16 * s->right_block + i / 2 * 16 : NULL;
+    lnt_bf16 *left = s->left ? s->left + i * s->left_ld + j : NULL;
+    const float *base = s->base ? s->base + i * ldc + j : NULL;
     if (s->sum)
-        blend_sum(s->base ? s->base + i * ldc + j : NULL, m, n, t, c, ldc, right, s->left ? s->left + i * s->left_ld + j : NULL, s->left_ld);
+        blend_sum(base, m, n, t, c, ldc, right, left, s->left_ld);
+    else if (s->mixed)
+        blend_mixed(s->own, s->share, base, m, n, t, c, ldc, right, left, s->left_ld);
     else if (s->before)
         blend_before(s->scale ? s->scale + i : NULL, s->columns ? s->columns + j : NULL, m, n, t, c, ldc, right);
     else
@@ -577,6 +602,14 @@ static void update_sum(const float *base, int count, const lnt_operand *a, const
                      .left = (lnt_bf16 *)s->left.p, .left_ld = s->left.ld});
 }
 
+static void update_mixed(float f, float g, const float *other, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s)
+{
+    s->left_t.p = s->right_t.p = NULL;
+    tiles(LNT_MM_SCALED, NULL, count, a, true, b, false, NULL, (float *)s->x, s->ld,
+          &(renewal){.mixed = true, .own = f, .share = g, .base = other, .right = (pair *)s->right.p, .right_block = s->right.ld,
+                     .left = (lnt_bf16 *)s->left.p, .left_ld = s->left.ld});
+}
+
 /* A kept state is [cols32/32][rows16, 32] bf16: blocks of columns, so that a panel of the state is one stretch of memory. */
 static size_t kept_bytes(int rows, int cols) { return left_bytes(rows, cols); }
 static void keep(const lnt_operand *s, int first, int cols, void *kept)
@@ -642,7 +675,7 @@ static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
 const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, prepare_scaled, lay_out, append, view, multiply, multiply_row,
-    update, update_columns, update_before, update_sum, kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32,
-    .chunk = 32, .panel = 32};
+    update, update_columns, update_before, update_sum, update_mixed, kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true,
+    .row_align = 32, .chunk = 32, .panel = 32};
 
 #endif
