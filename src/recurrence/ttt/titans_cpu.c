@@ -131,9 +131,11 @@ static void forward_rows(const head *x, bool one_by_one)
     for (int64_t c = 0; c < spans; c++) {
         const lnt_ttt_batch y = span_at(x, open, len, c);
         if (by_tiles(x, &y)) {
-            TILES(if (!packed) tiled_states(x, NULL))
+            if (!packed) {
+                TILES(tiled_states(x, NULL))
+                packed = true;
+            }
             TILES(tiled_forward(x, a->cu_seqlens[x->n] + y.first, y.rows))
-            packed = true;
             continue;
         }
         begin_batch(x, &y);
