@@ -237,8 +237,8 @@ static void go_over(const head *x, const lnt_ttt_batch *y, float *left)
 {
     const int64_t t = x->a->cu_seqlens[x->n] + y->first;
     if (by_tiles(x, y)) {
+        TILES(tiled_learn(x, t, y->rows, TITANS_KEYS))
         TILES(tiled_leave_at(x, left))
-        TILES(tiled_learn(x, t, y->rows))
         TILES(tiled_update(x, y->rows))
         return;
     }

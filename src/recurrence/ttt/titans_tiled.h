@@ -6,7 +6,11 @@
  *   o_i = c_i q_i M + f_i q_i S + A u,  A = -G.(q_i K^T)        z_i = c_p k_i M + f_p k_i S + A_k u,  A_k = -G_p.(k_i K^T), rows to p
  *
  * so that states are updated, and packed, once a span. Going back both are alike, too, but for what u gets of z, which the mini-batches behind have
- * to make first. Only titans_cpu.c includes this. */
+ * to make first.
+ *
+ * What keys read and write is what the chain of mini-batches goes on with, and going back dM, which du reads by the keys: keys are bf16 as they are and
+ * never scaled (u and dz are), and M, dM and A_k are two numbers each, the second what the first loses, in those products. Each of these, rounded
+ * once, costs dk 1e-2 and more (docs/performance/ttt.md). Only titans_cpu.c includes this. */
 #ifndef LNT_TITANS_TILED_H
 #define LNT_TITANS_TILED_H
 
@@ -16,6 +20,8 @@
 #define TILES(CALL)
 #else
 #define TILES(CALL) CALL;
+
+enum { TITANS_KEYS = LNT_LEFT | LNT_LEFT_T | LNT_RIGHT_T };
 
 static inline const lnt_bf16 *tokens_of(const head *x, const void *p, int64_t t) { return (const lnt_bf16 *)p + (t * x->a->H + x->h) * x->D; }
 
@@ -31,13 +37,15 @@ static inline lnt_operand tiled_scaled(const head *x, int state, int room, int f
     return ENGINE->prepare_scaled(form, f, scale, (int)n, (int)x->D, rows, x->D, x->forms[state].room[room]);
 }
 
-/* Forms of M and S as they are, their left ones at `left`. */
-static inline void tiled_states(const head *x, float *left)
+/* Forms of M and S as they are, and M's rest: left ones and that at `kept`, where they are put by, unless it is NULL. */
+static inline void tiled_states(const head *x, float *kept)
 {
     float *const states[] = { x->M, x->S };
+    const int64_t one = ttt_kept(x->D, x->D);
     for (int i = 0; i < 2; i++)
-        x->forms[i].W = ttt_state_forms(x->D, x->D, states[i], states[i], left ? left + i * ttt_kept(x->D, x->D) : x->forms[i].W_left, x->forms[i].W_right);
-    for (int i = 0; i < 2 && !left; i++) x->forms[i].W.left.p = NULL; /* nobody wants it */
+        x->forms[i].W = ttt_state_forms(x->D, x->D, states[i], states[i], kept ? kept + i * one : x->forms[i].W_left, x->forms[i].W_right);
+    for (int i = 0; i < 2 && !kept; i++) x->forms[i].W.left.p = NULL; /* nobody wants it */
+    *x->rest = ENGINE->prepare_rest((int)x->D, (int)x->D, x->M, x->D, kept ? (void *)(kept + 2 * one) : x->rest_room);
 }
 
 static inline void tiled_gradients(const head *x)
@@ -48,16 +56,26 @@ static inline void tiled_gradients(const head *x)
         f->dW = ttt_state_forms(x->D, x->D, states[i], states[i], f->dW_left, f->dW_right);
         ENGINE->extend(&f->dW, LNT_RIGHT_T, f->dW_turned);
     }
+    x->rest[1] = ENGINE->prepare_rest((int)x->D, (int)x->D, x->dM, x->D, x->rest_room);
 }
 
-/* Where left forms will be of the states behind the span, and those that were put by. */
+/* Where the states behind the span will be put by, and those that were. */
 static inline void tiled_leave_at(const head *x, float *p)
 {
     for (int i = 0; i < 2; i++) x->forms[i].W.left.p = p + i * ttt_kept(x->D, x->D);
+    x->rest->right.p = p + 2 * ttt_kept(x->D, x->D);
 }
 static inline void tiled_take_back(const head *x, const float *p)
 {
     for (int i = 0; i < 2; i++) x->forms[i].W = ttt_kept_forms(&x->forms[i], x->D, x->D, p + i * ttt_kept(x->D, x->D));
+    x->rest->right.p = p + 2 * ttt_kept(x->D, x->D);
+}
+
+/* z or du of keys by M or dM, two numbers. */
+static inline void tiled_keys_by(const head *x, const lnt_operand *state, const lnt_operand *rest, float *out)
+{
+    const lnt_operand *k = &x->forms->x;
+    ENGINE->multiply_row(NULL, 2, (lnt_operand[]){ *k, *k }, (lnt_operand[]){ *state, *rest }, out, x->D);
 }
 
 TTT_INLINE void tiled_losses(int64_t D, const head *x, int64_t t, int64_t i, int64_t end)
@@ -70,30 +88,38 @@ TTT_INLINE void tiled_losses(int64_t D, const head *x, int64_t t, int64_t i, int
     }
 }
 
-/* z = c z + f k S, of keys that have mini-batches before them; A_k u is added later. */
-static inline void tiled_learn(const head *x, int64_t t, int64_t n)
+/* Keys in these forms. z = c z + f k S, of keys that have mini-batches before them; A_k u is added later. */
+static inline void tiled_learn(const head *x, int64_t t, int64_t n, int forms)
 {
     const lnt_ttt_args *a = x->a;
     const int64_t D = x->D, m = x->m, R = x->span;
     ttt_forms *f = x->forms;
-    lnt_operand A_k = { 0 };
+    lnt_operand A_k[2] = { 0 };
     coefficients(x, t, n);
     rows_in(x->k, a->k, a->dtype, t, n, a->H, x->h, D);
-    f->x = tiled_rows(x, TTT_X, LNT_LEFT | LNT_RIGHT_T, a->k, t, n);
+    f->x = tiled_rows(x, TTT_X, forms, a->k, t, n);
     f->u = ENGINE->lay_out(LNT_RIGHT, (int)R, (int)D, x->u, D, f->room[TTT_U]);
-    ttt_set_product(&f->x, &f->W, false, x->z, D);
+    tiled_keys_by(x, &f->W, x->rest, x->z);
     if (n > m) {
         const lnt_operand later = ENGINE->view(&f->x, (int)m, (int)(n - m));
         ttt_set_product(&later, &f[1].W, false, x->QS + m * D, D);
         ttt_set_product(&f->x, &f->x, true, x->KK, R);
         parts_of_pairs(x, true, n, x->KK, x->A_k);
-        A_k = ttt_rows(f, TTT_OTHER, LNT_LEFT, n, n, x->A_k, R);
+        A_k[0] = ttt_rows(f, TTT_OTHER, LNT_LEFT, n, n, x->A_k, R);
+        for (int64_t i = 0; i < n; i++)
+            V_EACH(j, c, n)
+            {
+                lnt_bf16 rounded[LNT_VL];
+                v_store_bf16(rounded, ttt_get(x->A_k + i * R, j, c));
+                ttt_put(x->A_k_rest + i * R, j, c, ttt_get(x->A_k + i * R, j, c) - v_load_bf16(rounded));
+            }
+        A_k[1] = ttt_rows(f, TTT_BELOW, LNT_LEFT, n, n, x->A_k_rest, R);
     }
     for (int64_t i = 0; i < n; i += m) {
         if (i) {
-            lnt_operand A = ENGINE->view(&A_k, (int)i, (int)m);
-            A.cols = (int)i;
-            ttt_set_product(&A, &f->u, false, x->wide, D);
+            lnt_operand A[2];
+            for (int l = 0; l < 2; l++) A[l] = ENGINE->view(&A_k[l], (int)i, (int)m), A[l].cols = (int)i;
+            ENGINE->multiply_row(NULL, 2, A, (lnt_operand[]){ f->u, f->u }, x->wide, D);
             for (int64_t r = 0; r < m; r++) {
                 float *z = x->z + (i + r) * D;
                 const float *KS = x->QS + (i + r) * D, *pairs = x->wide + r * D, kept = x->key_kept[i], lent = x->key_lent[i];
@@ -110,10 +136,10 @@ static inline void tiled_update(const head *x, int64_t n)
 {
     ttt_forms *f = x->forms;
     const int64_t last = n - 1;
-    const lnt_operand to_M = tiled_scaled(x, 0, TTT_LU, LNT_LEFT_T, -1, x->M_part + last * x->span, n, x->k);
-    const lnt_operand to_S = tiled_scaled(x, 1, TTT_LU, LNT_LEFT_T, -1, x->S_part + last * x->span, n, x->k);
-    ENGINE->update_mixed(x->kept[last], x->lent[last], x->S, 1, &to_M, &f->u, &f[0].W);
-    ENGINE->update_mixed(x->left[last], 0, NULL, 1, &to_S, &f->u, &f[1].W);
+    const lnt_operand to_M = tiled_scaled(x, 0, TTT_LU, LNT_RIGHT, -1, x->M_part + last * x->span, n, x->u);
+    const lnt_operand to_S = tiled_scaled(x, 1, TTT_LU, LNT_RIGHT, -1, x->S_part + last * x->span, n, x->u);
+    ENGINE->update_mixed(x->kept[last], x->lent[last], x->S, 1, &f->x, &to_M, &f[0].W, x->rest);
+    ENGINE->update_mixed(x->left[last], 0, NULL, 1, &f->x, &to_S, &f[1].W, NULL);
 }
 
 /* A, from queries in these forms. */
@@ -149,7 +175,7 @@ static inline void tiled_read(const head *x, int64_t t, int64_t n)
 
 static inline void tiled_forward(const head *x, int64_t t, int64_t n)
 {
-    tiled_learn(x, t, n);
+    tiled_learn(x, t, n, TITANS_KEYS);
     tiled_read(x, t, n);
     tiled_update(x, n);
 }
@@ -176,7 +202,7 @@ static inline void tiled_update_back(const head *x, int64_t n, float *dM_last, f
 {
     const int64_t D = x->D, last = (n - 1) * x->span;
     ttt_forms *f = x->forms;
-    ttt_set_product(&f->x, &f[0].dW, false, x->KM, D);
+    tiled_keys_by(x, &f[0].dW, x->rest + 1, x->KM);
     ttt_set_product(&f->x, &f[1].dW, false, x->KS, D);
     for (int64_t i = 0; i < n; i++) {
         const float *M = x->KM + i * D, *S = x->KS + i * D, *u = x->u + i * D, of_M = x->M_part[last + i], of_S = x->S_part[last + i];
@@ -246,17 +272,16 @@ TTT_INLINE void tiled_rows_back(int64_t D, const head *x, int64_t i, int64_t end
 }
 
 /* The states take what queries and keys have for them, S first, which takes of M's. */
-static inline void tiled_states_back(const head *x, int64_t n, const lnt_operand *dO, const lnt_operand *dz)
+static inline void tiled_states_back(const head *x, int64_t n, const lnt_operand *dO)
 {
     ttt_forms *f = x->forms;
     const int64_t last = n - 1;
-    const lnt_operand by[] = { *dO, *dz };
-    const lnt_operand to_S[] = { tiled_scaled(x, 1, TTT_OTHER, LNT_LEFT_T, 1, x->lent, n, x->q),
-                                 tiled_scaled(x, 1, TTT_BELOW, LNT_LEFT_T, 1, x->key_lent, n, x->k) };
-    ENGINE->update_mixed(x->left[last], x->lent[last], x->dM, n > x->m ? 2 : 1, to_S, by, &f[1].dW);
-    const lnt_operand to_M[] = { tiled_scaled(x, 0, TTT_OTHER, LNT_LEFT_T, 1, x->kept, n, x->q),
-                                 tiled_scaled(x, 0, TTT_BELOW, LNT_LEFT_T, 1, x->key_kept, n, x->k) };
-    ENGINE->update_mixed(x->kept[last], 0, NULL, 2, to_M, by, &f[0].dW);
+    const lnt_operand to_S[] = { tiled_scaled(x, 1, TTT_OTHER, LNT_LEFT_T, 1, x->lent, n, x->q), f->x };
+    const lnt_operand S_by[] = { *dO, tiled_scaled(x, 1, TTT_BELOW, LNT_RIGHT, 1, x->key_lent, n, x->dz) };
+    ENGINE->update_mixed(x->left[last], x->lent[last], x->dM, n > x->m ? 2 : 1, to_S, S_by, &f[1].dW, NULL);
+    const lnt_operand to_M[] = { tiled_scaled(x, 0, TTT_OTHER, LNT_LEFT_T, 1, x->kept, n, x->q), f->x };
+    const lnt_operand M_by[] = { *dO, tiled_scaled(x, 0, TTT_BELOW, LNT_RIGHT, 1, x->key_kept, n, x->dz) };
+    ENGINE->update_mixed(x->kept[last], 0, NULL, 2, to_M, M_by, &f[0].dW, x->rest + 1);
     for (int i = 0; i < 2; i++) ENGINE->extend(&f[i].dW, LNT_RIGHT_T, f[i].dW_turned);
 }
 
@@ -267,10 +292,9 @@ static inline void tiled_back(const head *x, int64_t t, int64_t n)
     const int64_t D = x->D, m = x->m, R = x->span, last = (n - 1) * R;
     ttt_forms *f = x->forms;
     float dkept[LNT_TTT_LONGEST], dlent[LNT_TTT_LONGEST], of_keys[2][LNT_TTT_LONGEST], dM_last[LNT_TTT_LONGEST], dS_last[LNT_TTT_LONGEST], inner[3];
-    tiled_learn(x, t, n);
+    tiled_learn(x, t, n, TTT_ALL);
     tiled_pairs(x, t, n, LNT_LEFT | LNT_RIGHT);
     rows_in(x->q, a->q, a->dtype, t, n, a->H, x->h, D);
-    ENGINE->extend(&f->x, LNT_RIGHT, (char *)f->room[TTT_X] + ENGINE->bytes((int)R, (int)D, LNT_LEFT | LNT_RIGHT_T));
     ENGINE->extend(&f->u, LNT_RIGHT_T, (char *)f->room[TTT_U] + ENGINE->bytes((int)R, (int)D, LNT_RIGHT));
     const lnt_operand dO = tiled_rows(x, TTT_RAW, LNT_LEFT | LNT_RIGHT, a->dout, t, n), A = ttt_rows(f, TTT_A, LNT_LEFT_T, n, n, x->A, R);
     ENGINE->multiply(LNT_MM_SET, NULL, &A, true, &dO, false, x->du, D);
@@ -290,7 +314,7 @@ static inline void tiled_back(const head *x, int64_t t, int64_t n)
                  dlent);
 
     tiled_learn_back(x, t, n);
-    const lnt_operand dz = ttt_rows(f, TTT_DZ_KEYS, LNT_LEFT | LNT_RIGHT, n, D, x->dz, D);
+    const lnt_operand dz = ttt_rows(f, TTT_DZ_KEYS, LNT_LEFT, n, D, x->dz, D);
     const bool before = n > m;
     lnt_bf16 *dk = a->dk ? (lnt_bf16 *)tokens_of(x, a->dk, t) : NULL;
     ttt_set_product(&dz, &f[0].W, true, x->KM, D);
@@ -308,7 +332,7 @@ static inline void tiled_back(const head *x, int64_t t, int64_t n)
     rows_out(a->dv, a->dtype, t, n, a->H, x->h, D, x->dv);
     tiled_inner(x, inner);
     dkept[n - 1] += inner[0], dlent[n - 1] += inner[1];
-    tiled_states_back(x, n, &dO, &dz);
+    tiled_states_back(x, n, &dO);
     coefficients_back(x, t, n, dkept, dlent, inner[2], dM_last, dS_last);
 }
 #endif

@@ -15,14 +15,16 @@ typedef struct {
     float *M, *S, *start; /* [D,D]; start: the memory that gradients are taken at, of spans that are mini-batches */
     float *q, *k, *v, *z, *u, *hat, *inverse, *o, *QM, *QS, *QK, *A, *turned, *wide, *work; /* rows */
     float *theta, *keep, *eta, *kept, *lent, *left, *M_part, *S_part;
-    float *key_kept, *key_lent, *KK, *A_k; /* of keys with those of mini-batches before (titans_tiled.h) */
+    float *key_kept, *key_lent, *KK, *A_k, *A_k_rest; /* of keys with those of mini-batches before (titans_tiled.h) */
     float *dM, *dS, *dstart, *KM, *KS, *du, *dq, *dk, *dv, *dz, *dM_part, *Y, *Y_k;
     float *sum, *starts, *inside; /* states before each group of spans, and before each one of a group */
     int64_t away;                 /* tokens from a row to that of the next span */
     int64_t group, kept_numbers;  /* spans of a group; numbers of one in `inside` */
     bool tiled;
 #if defined(__AMX_BF16__)
-    ttt_forms *forms; /* [2]: of M, whose rooms for rows come first, and of S */
+    ttt_forms *forms;  /* [2]: of M, whose rooms for rows come first, and of S */
+    lnt_operand *rest; /* [2]: what M and dM lose when they are rounded */
+    void *rest_room;
 #endif
 } head;
 
@@ -37,7 +39,7 @@ static inline int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
     *x = (head){ .a = a, .D = D, .m = m, .kept_numbers = 2 * d2 };
 #if defined(__AMX_BF16__)
     x->tiled = ttt_is_tiled(a);
-    if (x->tiled) R = ttt_span(a), x->kept_numbers = 2 * ttt_kept(D, D);
+    if (x->tiled) R = ttt_span(a), x->kept_numbers = 3 * ttt_kept(D, D);
 #endif
     x->span = R;
     const int64_t spans = R == m ? ttt_most(a) : a->longest / R + 3, before = R > m ? R * R : 0;
@@ -49,7 +51,7 @@ static inline int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
                   { &x->v, R * D },     { &x->z, R * D },   { &x->u, R * D },       { &x->hat, R * D },     { &x->o, R * D },      { &x->QM, R * D },
                   { &x->QS, R * D },    { &x->QK, R * R },  { &x->A, R * R },       { &x->wide, R * D },    { &x->work, 2 * D },   { &x->theta, R },
                   { &x->keep, R },      { &x->eta, R },     { &x->kept, R },        { &x->lent, R },        { &x->left, R },       { &x->M_part, R * R },
-                  { &x->S_part, R * R }, { &x->key_kept, R }, { &x->key_lent, R },  { &x->KK, before },     { &x->A_k, before },
+                  { &x->S_part, R * R }, { &x->key_kept, R }, { &x->key_lent, R },  { &x->KK, before },     { &x->A_k, before },  { &x->A_k_rest, before },
                   { &x->turned, 3 * R * D } };
     const struct {
         float **at;
@@ -71,6 +73,8 @@ static inline int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
         ttt_forms none[2], *forms = none;
         lnt_carve c = { (char *)p, (size_t)used * sizeof *p };
         x->forms = lnt_carve_bytes(&c, sizeof none);
+        x->rest = lnt_carve_bytes(&c, 2 * sizeof *x->rest);
+        x->rest_room = lnt_carve_bytes(&c, ENGINE->bytes((int)D, (int)D, LNT_RIGHT));
         if (p) forms = x->forms;
         for (int i = 0; i < 2; i++) ttt_forms_carve(&c, R, D, D, back, &forms[i]);
         used = (int64_t)(c.used / sizeof *p);
