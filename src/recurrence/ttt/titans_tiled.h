@@ -9,8 +9,8 @@
  * to make first.
  *
  * What keys read and write is what the chain of mini-batches goes on with, and going back dM, which du reads by the keys: keys are bf16 as they are and
- * never scaled (u and dz are), and M, dM and A_k are two numbers each, the second what the first loses, in those products. Each of these, rounded
- * once, costs dk 1e-2 and more (docs/performance/ttt.md). Only titans_cpu.c includes this. */
+ * never scaled (u and dz are), and M, dM and A_k are two numbers each, the second what the first loses, in those products. Scaled
+ * keys, M or dM, rounded once, cost dk 1e-2 and more (docs/performance/ttt.md). Only titans_cpu.c includes this. */
 #ifndef LNT_TITANS_TILED_H
 #define LNT_TITANS_TILED_H
 
