@@ -51,8 +51,10 @@ typedef struct lnt_mm_engine {
     void (*extend)(lnt_operand *m, int forms, void *scratch); /* make more forms of a prepared operand or of a view */
     /* The same from rows that are bf16 already, `ld` numbers apart: nothing is rounded, and x is NULL. NULL: an engine that has no use for them. */
     lnt_operand (*prepare16)(int forms, int rows, int cols, const lnt_bf16 *x, int64_t ld, void *scratch);
-    /* The left or the transposed left form of f scale_i x(i,:), rows in float32. NULL where prepare16 is. */
+    /* The left, transposed left or right form of f scale_i x(i,:), rows in float32. NULL where prepare16 is. */
     lnt_operand (*prepare_scaled)(int form, float f, const float *scale, int rows, int cols, const float *x, int64_t ld, void *scratch);
+    /* The right form of what an operand loses when it is rounded: for products that must not. NULL where prepare16 is. */
+    lnt_operand (*prepare_rest)(int rows, int cols, const float *x, int64_t ld, void *scratch);
     /* An operand whose rows come one group after the other: forms laid out in scratch for up to `most` rows, of which there are none, and rows up to
      * `end` of x made in them; those that were there are a multiple of 16. Not left_t, which extend makes of all. NULL where prepare16 is. */
     lnt_operand (*lay_out)(int forms, int most, int cols, const float *x, int64_t ld, void *scratch);
@@ -75,6 +77,10 @@ typedef struct lnt_mm_engine {
     /* A state that stands for s->x + base (as dense as it; NULL: zeros) takes `count` writes: s->x += A_i^T B_i, and its left and right forms, as far
      * as they are prepared, become those of the sum; NULL where prepare16 is. */
     void (*update_sum)(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s);
+    /* The same where the state fades and takes of another, as dense as it (NULL: zeros): s->x = f s->x + g other + the sum of A_i^T B_i, and its forms
+     * are of that; rest (NULL: not wanted) as by prepare_rest. */
+    void (*update_mixed)(float f, float g, const float *other, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s,
+                         lnt_operand *rest);
     /* A state put by for later, in the engine's own precision: kept_bytes (a multiple of 64); its columns from `first` on (a multiple of 32)
      * out of s; then an operand that is taken transposed at the right; and <kept, y> for y[rows, cols], together or for each row. */
     size_t (*kept_bytes)(int rows, int cols);

@@ -274,7 +274,10 @@ static lnt_operand prepare_scaled(int form, float f, const float *scale, int row
         }
         return m;
     }
-    m.left_t.p = scratch, m.left_t.ld = 2 * units;
+    if (form == LNT_RIGHT)
+        m.right.p = scratch, m.right.ld = units * 16;
+    else
+        m.left_t.p = scratch, m.left_t.ld = 2 * units;
     for (int j = 0; j < cols; j += 16)
         for (int i = 0; i < units; i += 16) {
             __m512i r[16];
@@ -286,9 +289,33 @@ static lnt_operand prepare_scaled(int form, float f, const float *scale, int row
                 const bool even = row < rows, odd = row + 1 < rows;
                 r[k] = interleaved(even ? _mm512_mul_ps(_mm512_set1_ps(f * scale[row]), lanes(p, cols - j)) : _mm512_setzero_ps(),
                                    odd ? _mm512_mul_ps(_mm512_set1_ps(f * scale[row + 1]), lanes(p + ld, cols - j)) : _mm512_setzero_ps());
+                if (form == LNT_RIGHT) _mm512_storeu_si512((pair *)scratch + j * units + (i + k) * 16, r[k]);
             }
-            turn_units(r, (pair *)scratch + j * units + i, units);
+            if (form == LNT_LEFT_T) turn_units(r, (pair *)scratch + j * units + i, units);
         }
+    return m;
+}
+
+/* What is lost when x is rounded. */
+static inline __m512 lost(__m512 x)
+{
+    const __m512i kept = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x));
+    return _mm512_sub_ps(x, (__m512)_mm512_slli_epi32(kept, 16));
+}
+
+static lnt_operand prepare_rest(int rows, int cols, const float *x, int64_t ld, void *scratch)
+{
+    const int units = up(rows, 32) / 2;
+    const lnt_operand m = {.rows = rows, .cols = cols, .right = {scratch, units * 16}};
+    pair *y = scratch;
+    for (int j = 0; j < cols; j += 16) {
+        lnt_tiles_awake();
+        for (int i = 0; i < 2 * units; i += 2, y += 16) {
+            const float *p = x + i * ld + j;
+            const __m512 even = i < rows ? lanes(p, cols - j) : _mm512_setzero_ps(), odd = i + 1 < rows ? lanes(p + ld, cols - j) : _mm512_setzero_ps();
+            _mm512_storeu_si512(y, interleaved(lost(even), lost(odd)));
+        }
+    }
     return m;
 }
 
@@ -393,16 +420,38 @@ static void blend_sum(const float *base, int m, int n, const float *t, float *c,
     }
 }
 
-/* What an update leaves beside C: factors of rows, `before` what is written or not, or of columns, or with `sum` what stands beside C; forms, NULL
- * where they are not wanted. */
+/* The same where C becomes f C + g other + t, with the right form of what its own loses. */
+static void blend_mixed(float f, float g, const float *other, int m, int n, const float *t, float *c, int64_t ldc, pair *packed, pair *rest,
+                        lnt_bf16 *left, int64_t ldl)
+{
+    const __mmask16 mask = (__mmask16)((1u << n) - 1u);
+    const __m512 own = _mm512_set1_ps(f), share = _mm512_set1_ps(g);
+    for (int i = 0; i < m; i += 2, t += 32) {
+        __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (int r = 0; r < 2 && i + r < m; r++, c += ldc) {
+            sum[r] = _mm512_load_ps(t + r * 16);
+            if (other) sum[r] = _mm512_fmadd_ps(share, _mm512_maskz_loadu_ps(mask, other), sum[r]), other += ldc;
+            sum[r] = _mm512_fmadd_ps(own, _mm512_maskz_loadu_ps(mask, c), sum[r]);
+            _mm512_mask_storeu_ps(c, mask, sum[r]);
+            if (left) v_store_bf16(left + (i + r) * ldl, (vf)sum[r]);
+        }
+        if (packed) _mm512_storeu_si512(packed + i / 2 * 16, interleaved(sum[0], sum[1]));
+        if (rest) _mm512_storeu_si512(rest + i / 2 * 16, interleaved(lost(sum[0]), lost(sum[1])));
+    }
+}
+
+/* What an update leaves beside C: factors of rows, `before` what is written or not, or of columns, or with `sum` what stands beside C, or with
+ * `mixed` the parts of both; forms, NULL where they are not wanted. */
 typedef struct {
+    bool mixed;
+    float own, share;
     bool before;
     const float *scale;
     int64_t scale_stride;
     const float *columns;
     bool sum;
     const float *base;
-    pair *right;
+    pair *right, *rest; /* in blocks alike */
     int64_t right_block;
     lnt_bf16 *left;
     int64_t left_ld;
@@ -410,9 +459,14 @@ typedef struct {
 
 static void renew(const renewal *s, int i, int j, int m, int n, const float *t, float *c, int64_t ldc)
 {
-    pair *right = s->right ? s->right + j / 16 * s->right_block + i / 2 * 16 : NULL;
+    const int64_t at = j / 16 * s->right_block + i / 2 * 16;
+    pair *right = s->right ? s->right + at : NULL, *rest = s->rest ? s->rest + at : NULL;
+    lnt_bf16 *left = s->left ? s->left + i * s->left_ld + j : NULL;
+    const float *base = s->base ? s->base + i * ldc + j : NULL;
     if (s->sum)
-        blend_sum(s->base ? s->base + i * ldc + j : NULL, m, n, t, c, ldc, right, s->left ? s->left + i * s->left_ld + j : NULL, s->left_ld);
+        blend_sum(base, m, n, t, c, ldc, right, left, s->left_ld);
+    else if (s->mixed)
+        blend_mixed(s->own, s->share, base, m, n, t, c, ldc, right, rest, left, s->left_ld);
     else if (s->before)
         blend_before(s->scale ? s->scale + i : NULL, s->columns ? s->columns + j : NULL, m, n, t, c, ldc, right);
     else
@@ -577,6 +631,16 @@ static void update_sum(const float *base, int count, const lnt_operand *a, const
                      .left = (lnt_bf16 *)s->left.p, .left_ld = s->left.ld});
 }
 
+static void update_mixed(float f, float g, const float *other, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s,
+                         lnt_operand *rest)
+{
+    s->left_t.p = s->right_t.p = NULL;
+    tiles(LNT_MM_SCALED, NULL, count, a, true, b, false, NULL, (float *)s->x, s->ld,
+          &(renewal){.mixed = true, .own = f, .share = g, .base = other, .right = (pair *)s->right.p, .rest = rest ? (pair *)rest->right.p : NULL,
+                     .right_block = s->right.ld,
+                     .left = (lnt_bf16 *)s->left.p, .left_ld = s->left.ld});
+}
+
 /* A kept state is [cols32/32][rows16, 32] bf16: blocks of columns, so that a panel of the state is one stretch of memory. */
 static size_t kept_bytes(int rows, int cols) { return left_bytes(rows, cols); }
 static void keep(const lnt_operand *s, int first, int cols, void *kept)
@@ -641,8 +705,8 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, prepare_scaled, lay_out, append, view, multiply, multiply_row,
-    update, update_columns, update_before, update_sum, kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true, .row_align = 32,
-    .chunk = 32, .panel = 32};
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, prepare_scaled, prepare_rest, lay_out, append, view, multiply, multiply_row,
+    update, update_columns, update_before, update_sum, update_mixed, kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true,
+    .row_align = 32, .chunk = 32, .panel = 32};
 
 #endif

@@ -314,6 +314,6 @@ static void f32_inner_rows(const lnt_operand *kept, const float *y, float *sums)
 
 static void nothing(void) {}
 
-const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_extend, NULL, NULL, NULL, NULL, f32_view, f32_multiply, NULL, f32_update, NULL,
-    NULL, NULL, f32_kept_bytes, f32_keep, f32_kept, f32_inner, f32_inner_rows, nothing, nothing, .bf16 = false, .row_align = 1, .chunk = 32,
-    .panel = 64};
+const lnt_mm_engine LNT_V(lnt_mm_f32) = {f32_bytes, f32_prepare, f32_extend, NULL, NULL, NULL, NULL, NULL, f32_view, f32_multiply, NULL, f32_update,
+    NULL, NULL, NULL, NULL, f32_kept_bytes, f32_keep, f32_kept, f32_inner, f32_inner_rows, nothing, nothing, .bf16 = false, .row_align = 1,
+    .chunk = 32, .panel = 64};

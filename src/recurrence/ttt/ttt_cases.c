@@ -39,5 +39,7 @@ const lnt_recur_case lnt_ttt_cases[] = {
     { "titans", 2, { 37, 30 }, HEADS(2, 33), .beta = 0.3, .states = true, .option = { { "mini_batch", 5 }, PLAIN } },
     { "titans", 1, { 1000 }, HEADS(1, 60), .beta = 0.5, .states = true },
     { "titans", 2, { 130, 64 }, HEADS(2, 64), .beta = 0.5, .states = true, .option = { { "mini_batch", 64 } } },
+    { "titans", 1, { 200 }, HEADS(1, 64), .beta = 1, .states = true },
+    { "titans", 2, { 250, 33 }, HEADS(1, 128), .beta = 1 },
     { 0 },
 };

@@ -234,18 +234,8 @@ TTT_INLINE void losses(int64_t D, bool tiled, const head *x, int64_t t, int64_t 
         const values v = values_of(x, tiled, t + i - p, i);
         float *hat = x->hat + (x->back ? i * D : 0), *raw = x->raw[top] + (x->back || top ? i * D : 0);
         row_awake(i);
-#if defined(TTT_FOURS)
-        n = D == 64 && !x->norm.plain && i + 4 <= rows ? 4 : 1;
-#else
-        n = 1;
-#endif
+        n = ttt_losses(D, &x->norm, rows - i, z, k, v.row, v.type, v.away, hat, x->inverse + i, raw);
         for (int64_t r = i; r < i + n; r++) rows_of_next(x, x->a->k, x->a->v, t + r - p);
-#if defined(TTT_FOURS)
-        if (n == 4)
-            ttt_loss_four(&x->norm, z, k, v.row, v.type, v.away, hat, x->inverse + i, raw);
-        else
-#endif
-            ttt_loss(D, &x->norm, z, k, v.row, v.type, hat, x->inverse + i, raw);
         ttt_scale_rows(x->u[top] + i * D, x->rate + i, n, D, raw);
     }
 }
@@ -375,12 +365,7 @@ TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t t, int64_t p, 
         for (int64_t c = 0; x->tiled && c < D; c += 32) {
             const vf low = v_load(row + c) * v_load(x->norm.w + c) + v_load(x->norm.b + c) + v_load_bf16(q + c);
             const vf high = v_load(row + c + 16) * v_load(x->norm.w + c + 16) + v_load(x->norm.b + c + 16) + v_load_bf16(q + c + 16);
-            if (past) {
-                line_past(to + c, low, high);
-            } else {
-                v_store_bf16(to + c, low);
-                v_store_bf16(to + c + 16, high);
-            }
+            ttt_put_line(to + c, past, low, high);
         }
         if (x->tiled) continue;
 #endif

@@ -72,11 +72,11 @@ static inline lnt_operand ttt_kept_forms(const ttt_forms *f, int64_t in, int64_t
     return m;
 }
 
-/* The transpose of a state that has been prepared. */
+/* The transpose of what has been prepared. */
 static inline lnt_operand ttt_turned(const lnt_operand *m)
 {
     lnt_operand t = { .rows = m->cols, .cols = m->rows };
-    t.right.p = m->right_t.p, t.right.ld = m->right_t.ld;
+    t.left = m->left_t, t.left_t = m->left, t.right = m->right_t, t.right_t = m->right;
     return t;
 }
 

@@ -205,6 +205,21 @@ TTT_INLINE void ttt_loss_four(const ttt_norm *x, const float *z, const float *k,
 }
 #endif
 
+/* The same of the next of `rows` rows, of four where that may be: returns how many. */
+TTT_INLINE int64_t ttt_losses(int64_t D, const ttt_norm *x, int64_t rows, const float *z, const float *k, const void *v, lnt_dtype type, int64_t away,
+                              float *hat, float *inverse, float *u)
+{
+#if defined(TTT_FOURS)
+    if (D == 64 && !x->plain && rows >= 4) {
+        ttt_loss_four(x, z, k, v, type, away, hat, inverse, u);
+        return 4;
+    }
+#endif
+    (void)rows, (void)away;
+    ttt_loss(D, x, z, k, v, type, hat, inverse, u);
+    return 1;
+}
+
 /* From du to dz and dv, which are written, and dk, which is added to. dz may be du; work [2,D]. */
 TTT_INLINE void ttt_loss_back(int64_t D, const ttt_norm *x, const float *hat, float inverse, const float *k, const void *v, lnt_dtype type,
                               const float *u, const float *du, float *work, float *dz, float *dk, float *dv)
@@ -244,6 +259,19 @@ TTT_INLINE void ttt_loss_back(int64_t D, const ttt_norm *x, const float *hat, fl
     ttt_project(D, dhat, hat, inverse, dz);
     ttt_add(D, sigma_part, hat, dz);
 }
+
+#if defined(__AMX_BF16__)
+/* 32 numbers to a tensor's row; past: past the caches. */
+static inline void ttt_put_line(lnt_bf16 *y, bool past, vf low, vf high)
+{
+    if (past) {
+        line_past(y, low, high);
+    } else {
+        v_store_bf16(y, low);
+        v_store_bf16(y + 16, high);
+    }
+}
+#endif
 
 /* C [n,I] (+)= f Y [n,O] W [I,O]^T, by way of its transpose, so that W stays as it lies. work [O + I, n]. */
 static inline void ttt_times_transposed(lnt_mm_mode mode, int64_t n, int64_t O, const float *y, int64_t I, const float *w, float *c, float *work)
