@@ -15,7 +15,7 @@ static inline vf get(const void *p, lnt_dtype t, int64_t i, int64_t n)
 static inline int64_t size_of(lnt_dtype t) { return t == LINNET_F32 ? 4 : t == LINNET_I8 ? 1 : 2; }
 
 /* R rows of x against W rows of w at once: R*W accumulators, every weight is read once. A sum has the same bits for every R and W. */
-static inline __attribute__((always_inline)) void rows_block(const lnt_gemv_args *g, int64_t n, const int R, const int W)
+INLINE void rows_block(const lnt_gemv_args *g, int64_t n, const int R, const int W)
 {
     vf acc[16];
     for (int i = 0; i < R * W; i++) acc[i] = v_zero();

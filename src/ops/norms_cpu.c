@@ -36,8 +36,7 @@ static inline void sum_row_back(const lnt_call *sum, int64_t i, int64_t d)
 }
 
 /* sum: NULL, or the call that makes x. */
-static inline __attribute__((always_inline)) void forward(const lnt_call *k, const lnt_call *sum, const norm_kind kind, const bool weighted,
-                                                          const bool gated)
+INLINE void forward(const lnt_call *k, const lnt_call *sum, const norm_kind kind, const bool weighted, const bool gated)
 {
     const lnt_norm_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *gate = &k->in[1], *y = &k->out[0];
@@ -66,8 +65,7 @@ static inline __attribute__((always_inline)) void forward(const lnt_call *k, con
 }
 
 /* Row i of [tokens*heads, d]; dw [d] receives its share when not NULL. */
-static inline __attribute__((always_inline)) void backward_row(const lnt_call *k, int64_t i, int64_t d, float *dw, const norm_kind kind,
-                                                               const bool weighted, const bool gated)
+INLINE void backward_row(const lnt_call *k, int64_t i, int64_t d, float *dw, const norm_kind kind, const bool weighted, const bool gated)
 {
     const lnt_norm_attr *a = k->attr;
     const lnt_tensor *x = &k->in[0], *gate = &k->in[1], *dx = &k->d_in[0], *dg = &k->d_in[1], *dy = &k->d_out[0];
@@ -98,8 +96,7 @@ static inline __attribute__((always_inline)) void backward_row(const lnt_call *k
     }
 }
 
-static inline __attribute__((always_inline)) void backward(const lnt_call *k, const lnt_call *sum, const norm_kind kind, const bool weighted,
-                                                           const bool gated)
+INLINE void backward(const lnt_call *k, const lnt_call *sum, const norm_kind kind, const bool weighted, const bool gated)
 {
     const int64_t heads = k->in[0].heads, d = k->in[0].cols / heads, size = lnt_sum_block_rows(k->in[0].rows), blocks = lnt_sum_blocks(k->in[0].rows);
     float *grad = weighted ? k->param[0].grad : NULL;

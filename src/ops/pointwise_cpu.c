@@ -91,13 +91,13 @@ linnet_status LNT_V(lnt_add_backward)(const lnt_call *k)
 
 /* ---- glu: y = act(g) u,  dg = dy u act'(g),  du = dy act(g). SiLU, the usual one, is compiled by itself ------------------------------- */
 
-static inline __attribute__((always_inline)) void glu_forward(const lnt_call *k, const lnt_act act)
+INLINE void glu_forward(const lnt_call *k, const lnt_act act)
 {
     PARALLEL_ROWS(k, r, c, n)
         v_put(row_at(&k->out[0], r), k->out[0].dtype, c, n, v_act(in_row(&k->in[0], r, c, n), act) * in_row(&k->in[1], r, c, n));
 }
 
-static inline __attribute__((always_inline)) void glu_backward(const lnt_call *k, const lnt_act act)
+INLINE void glu_backward(const lnt_call *k, const lnt_act act)
 {
     PARALLEL_ROWS(k, r, c, n)
     {

@@ -47,7 +47,7 @@ static inline vf bias_of(const lnt_call *k, int64_t i, int64_t n)
     return ((const lnt_conv_attr *)k->attr)->bias ? v_get(k->param[1].master, LINNET_F32, i, n) : v_zero();
 }
 
-static inline __attribute__((always_inline)) void forward_run(const lnt_call *k, const run *u, const float *taps, const int size, const lnt_act act)
+INLINE void forward_run(const lnt_call *k, const run *u, const float *taps, const int size, const lnt_act act)
 {
     const lnt_tensor *y = &k->out[0];
     for (int64_t i = u->c0, n; n = at_most(LNT_VL, u->c1 - i), i < u->c1; i += LNT_VL) {
@@ -67,8 +67,7 @@ static inline __attribute__((always_inline)) void forward_run(const lnt_call *k,
 
 /* dx of the run's rows, and the taps' gradients dw [size, cols] of its rows, the bias's behind them. dz reaches size-1 rows further, inside the
  * sequence. */
-static inline __attribute__((always_inline)) void backward_run(const lnt_call *k, const run *u, const float *taps, float *dw, const int size,
-                                                               const lnt_act act)
+INLINE void backward_run(const lnt_call *k, const run *u, const float *taps, float *dw, const int size, const lnt_act act)
 {
     const lnt_tensor *dy = &k->d_out[0], *dx = &k->d_in[0];
     const int64_t last = at_most(k->cu[u->seq + 1], u->r1 + size - 1);

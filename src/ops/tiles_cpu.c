@@ -4,7 +4,7 @@
 #if defined(__AMX_BF16__) && defined(__AVX512BW__)
 
 /* Rows of 16 dwords: y[i][j] = x[j][i], in four rounds of pairwise exchanges. */
-static inline __attribute__((always_inline)) void transpose16(__m512i x[16])
+INLINE void transpose16(__m512i x[16])
 {
     __m512i t[16];
     for (int i = 0; i < 16; i += 2) {
@@ -35,8 +35,7 @@ static inline __mmask32 first(int64_t n) { return n >= 32 ? 0xffffffffu : n <= 0
 
 /* 16 rows of up to 32 elements: rows r0 .. (below `rows`), elements k .. k1. Lanes and rows outside are masked, without a branch, so that all 16 stay
  * in registers. */
-static inline __attribute__((always_inline)) void load_rows(const lnt_bf16 *p, int64_t ld, int64_t r0, int64_t rows, int64_t k, int64_t k1,
-                                                            __m512i x[16])
+INLINE void load_rows(const lnt_bf16 *p, int64_t ld, int64_t r0, int64_t rows, int64_t k, int64_t k1, __m512i x[16])
 {
     const __mmask32 mask = first(k1 - k);
     p += r0 * ld + k;
@@ -45,8 +44,7 @@ static inline __attribute__((always_inline)) void load_rows(const lnt_bf16 *p, i
 }
 
 /* 16 pairs of rows k, k+1 of a matrix whose rows are k: 16 columns from c on, the pair side by side. */
-static inline __attribute__((always_inline)) void load_pairs(const lnt_bf16 *p, int64_t ld, int64_t c, int64_t cols, int64_t k, int64_t k1,
-                                                             __m512i x[16])
+INLINE void load_pairs(const lnt_bf16 *p, int64_t ld, int64_t c, int64_t cols, int64_t k, int64_t k1, __m512i x[16])
 {
     const __mmask16 mask = (__mmask16)first(cols - c < 16 ? cols - c : 16);
     p += k * ld + c;
@@ -58,7 +56,7 @@ static inline __attribute__((always_inline)) void load_pairs(const lnt_bf16 *p, 
     }
 }
 
-static inline __attribute__((always_inline)) void store_rows(lnt_bf16 *out, const __m512i x[16])
+INLINE void store_rows(lnt_bf16 *out, const __m512i x[16])
 {
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) _mm512_store_si512((void *)(out + 32 * i), x[i]);

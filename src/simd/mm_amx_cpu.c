@@ -122,7 +122,7 @@ static inline __m512i pair_of(int rows, int cols, const float *x, const lnt_bf16
 }
 
 /* 16 rows of 16 units, transposed, in registers. */
-static inline __attribute__((always_inline)) void turn_units(__m512i r[16], pair *to, int64_t ld)
+INLINE void turn_units(__m512i r[16], pair *to, int64_t ld)
 {
     __m512i t[16];
 #pragma GCC unroll 16
@@ -518,8 +518,8 @@ static void tiles_of_rows(lnt_mm_mode mode, int count, const lnt_operand *a, boo
 
 /* Two by two tiles of C: tiles 0..3 accumulate, 4 and 5 hold A, 6 and 7 hold B. Whole tiles of a plain or added product go straight to C.
  * With `state` C is one, whose forms are renewed; with `row` a plain product begins with that in each of its rows. Sums of `count` products. */
-static inline __attribute__((always_inline)) void tiles(lnt_mm_mode mode, const float *scale, int count, const lnt_operand *a, bool a_t,
-                                                        const lnt_operand *b, bool b_t, const float *row, float *c, int64_t ldc, const renewal *state)
+INLINE void tiles(lnt_mm_mode mode, const float *scale, int count, const lnt_operand *a, bool a_t,
+                  const lnt_operand *b, bool b_t, const float *row, float *c, int64_t ldc, const renewal *state)
 {
     const int M = a_t ? a->cols : a->rows, N = b_t ? b->rows : b->cols;
     if (M == 16 && N % 64 == 0 && mode <= LNT_MM_ADD) {

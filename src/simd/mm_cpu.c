@@ -6,13 +6,6 @@
  * panel of B (K x 64 floats with AVX-512) stays in L1 while the rows of A pass over it. */
 #include "simd/mm.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 #if LNT_REGISTERS == 32
 enum { WIDEST = 4 };
 #if defined(__aarch64__)

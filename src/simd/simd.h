@@ -25,6 +25,14 @@
 #include <arm_neon.h>
 #endif
 
+/* A function that becomes a part of each caller, since what it gets is constant there; in front of a loop, one that is written out. */
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 /* Vector registers: what a block of sums may take. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define LNT_REGISTERS 32

@@ -1,13 +1,6 @@
 /* The algebra that chunked cores share (chunk.h). */
 #include "recurrence/chunk/chunk.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 /* e^x, and 0 below the normal numbers: subnormal factors would slow every product they meet. */
 #define LOWEST (-87.0f)
 static vf decay_of(vf x) { return v_exp(v_select(x < v_set(LOWEST), v_set(-INFINITY), x)); }

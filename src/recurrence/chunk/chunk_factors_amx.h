@@ -5,7 +5,6 @@
 #include "simd/mm.h"
 
 #if defined(__AMX_BF16__)
-#define INLINE static inline __attribute__((always_inline))
 
 /* Mild gates: what a chunk's sums reach at most, from either side of 0. 1e-28 to 1e28: 10^10 and more are left for rows on either side. */
 #define MILD 64.0f

@@ -10,13 +10,6 @@
 #define MILD 1.2664165549094176e-14f
 enum { MILD_BLOCK = 16, SIDE_BY_SIDE = 4 }; /* rows of a block of pairs; vectors of columns whose chains of products run side by side */
 
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 INLINE vf mild_load(bool bf16, bool part, const void *row, int64_t at, int lanes)
 {
     if (!bf16) return part ? v_load_n((const float *)row + at, lanes) : v_load((const float *)row + at);

@@ -14,8 +14,6 @@
 #include "recurrence/chunk/chunk_mild_amx.h"
 #include "recurrence/chunk/chunk_rows.h"
 
-#define UNROLL _Pragma("GCC unroll 16")
-
 enum { ROWS = LNT_VECTOR_ROWS, BLOCKS = LNT_VECTOR_TILED / ROWS, SIDES = 2 };
 
 /* Rows of bf16 [ROWS,width]: of all blocks the rows themselves, of one those of the levels, readers 1 and 2, 4 and 8, writers 2 and 4, 8; `turned`

@@ -8,13 +8,6 @@
 #define LNT_ROWS_BETWEEN_TILES
 #include "recurrence/chunk/chunk_rows.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 enum { ROWS = LNT_VECTOR_ROWS, GROUP = ROWS / 2 }; /* GROUP: rows whose sums are in registers at a time, for two readers */
 
 static int levels_of(int C)

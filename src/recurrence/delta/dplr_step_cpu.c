@@ -14,8 +14,6 @@
 /* The amx variant has nothing to add to avx512 here. */
 #if !defined(__AMX_BF16__)
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* Vectors of columns that are worked on side by side. */
 enum { PANEL = 4 };
 

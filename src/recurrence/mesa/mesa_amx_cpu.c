@@ -19,8 +19,6 @@
 #include "simd/mm.h"
 
 #define ENGINE (&LNT_V(lnt_mm_bf16_tiles))
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 
 /* Rows of a chunk; of a segment, which the decay core gets at once; vectors of the longest row. */
 enum { ROWS = 32, SEGMENT = 256, VECTORS = 16, COLUMNS = VECTORS * LNT_VL };

@@ -11,7 +11,6 @@ enum {
     SCAN_PARTS = 8,      /* sums over sequences are made in at most so many parts */
     SCAN_PAST = 8 << 20, /* bytes of a result from which on it is written past the caches, which would be gone before anybody reads it */
 };
-#define INLINE static inline __attribute__((always_inline))
 
 /* Element i of an array that may be absent. */
 static inline void *scan_at(const void *p, lnt_dtype t, int64_t i) { return p ? (char *)(uintptr_t)p + i * (t == LINNET_F32 ? 4 : 2) : NULL; }

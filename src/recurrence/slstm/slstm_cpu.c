@@ -29,8 +29,7 @@ static bool worth_threads(const lnt_slstm_args *a) { return (double)a->tokens * 
 /* ---- products with R -------------------------------------------------------------------------------------------------------------------- */
 
 /* out_r = y_r R of `panels` panels [K,PANEL]. */
-static inline __attribute__((always_inline)) void panel_rows(int rows, int panels, int64_t K, const float *R, const float *const *y,
-                                                             float *const *out, int64_t at)
+INLINE void panel_rows(int rows, int panels, int64_t K, const float *R, const float *const *y, float *const *out, int64_t at)
 {
     vf sum[ROWS][8];
     for (int r = 0; r < rows; r++)
@@ -158,8 +157,7 @@ static int64_t forward_floats(const lnt_slstm_args *a) { return GROUP * (4 * (in
 
 /* Up to LNT_VL units from j on of one token; y c n m [D], pre [E] what y brought. One of decay and write is e^0; of the decay, what rounding m left
  * of it (1 + through), so that both belong to the m that is kept. */
-static inline __attribute__((always_inline)) void forward_units(const lnt_slstm_args *a, int64_t at, int64_t j, int64_t lanes, float *y, float *c,
-                                                                float *n, float *m, const float *pre)
+INLINE void forward_units(const lnt_slstm_args *a, int64_t at, int64_t j, int64_t lanes, float *y, float *c, float *n, float *m, const float *pre)
 {
     const int64_t D = a->D;
     const vf i = v_get(pre, LINNET_F32, j, lanes) + v_get(a->wi, LINNET_F32, at + j, lanes);
@@ -273,8 +271,8 @@ static vf or_zero(const float *p, int64_t j, int64_t lanes) { return p ? v_get(p
 
 /* Up to LNT_VL units from j on of one token: the gradients of the gates into pre [E]; dc dn dm [D] become those before it. m's is kept as if the
  * states times e^m stood still, and goes where m came from. */
-static inline __attribute__((always_inline)) void backward_units(const lnt_slstm_args *a, int64_t at, int64_t j, int64_t lanes, const float *c0,
-                                                                 const float *n0, const float *dy, float *dc, float *dn, float *dm, float *pre)
+INLINE void backward_units(const lnt_slstm_args *a, int64_t at, int64_t j, int64_t lanes, const float *c0,
+                           const float *n0, const float *dy, float *dc, float *dn, float *dm, float *pre)
 {
     const int64_t D = a->D;
     const float *gates = (const float *)a->gates + 4 * at, *cells = (const float *)a->cells + 4 * at;

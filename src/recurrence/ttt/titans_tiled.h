@@ -78,7 +78,7 @@ static inline void tiled_keys_by(const head *x, const lnt_operand *state, const 
     ENGINE->multiply_row(NULL, 2, (lnt_operand[]){ *k, *k }, (lnt_operand[]){ *state, *rest }, out, x->D);
 }
 
-TTT_INLINE void tiled_losses(int64_t D, const head *x, int64_t t, int64_t i, int64_t end)
+INLINE void tiled_losses(int64_t D, const head *x, int64_t t, int64_t i, int64_t end)
 {
     for (int64_t n; i < end; i += n) {
         row_awake(i);
@@ -220,7 +220,7 @@ static inline void tiled_update_back(const head *x, int64_t n, float *dM_last, f
     }
 }
 
-TTT_INLINE void tiled_losses_back(int64_t D, const head *x, int64_t t, int64_t i, int64_t end)
+INLINE void tiled_losses_back(int64_t D, const head *x, int64_t t, int64_t i, int64_t end)
 {
     for (; i < end; i++) {
         row_awake(i);
@@ -246,7 +246,7 @@ static inline void tiled_learn_back(const head *x, int64_t t, int64_t n)
 
 /* Rows i .. end-1 that have read M and S by kept and lent: from their cotangents times M^T and S^T to their own gradients, with what else these are
  * the sum of (y NULL: zeros), and to those of kept and lent. */
-TTT_INLINE void tiled_rows_back(int64_t D, const head *x, int64_t i, int64_t end, const float *kept, const float *lent, const float *rows, const float *M,
+INLINE void tiled_rows_back(int64_t D, const head *x, int64_t i, int64_t end, const float *kept, const float *lent, const float *rows, const float *M,
                                 const float *S, const float *x1, const float *x2, lnt_bf16 *to, float *dkept, float *dlent)
 {
     const bool past = to && rows_past(to, LINNET_BF16, D);

@@ -132,7 +132,7 @@ static void slopes_through(const head *x, int64_t i, int64_t end)
 
 /* s = sigmoid(y), y = c (x + a x^3), the factor of x in gelu, and 1 - s; on tiles without a division. (By short_power and short_inverse dtoken_idx,
  * whose terms cancel, was 1.1 times as far off as it may be.) */
-TTT_INLINE vf gelu_gate(bool tiled, vf x, vf *rest)
+INLINE vf gelu_gate(bool tiled, vf x, vf *rest)
 {
 #if defined(__AMX_BF16__)
     if (tiled) {
@@ -149,7 +149,7 @@ TTT_INLINE vf gelu_gate(bool tiled, vf x, vf *rest)
 }
 
 /* gelu(x), its slope and its bend, which are s + x s' and 2 s' + x s'' of s' = s (1 - s) y', or NULL. Beyond |x| = 20 s' is 0. */
-TTT_INLINE void gelu_of(bool tiled, int64_t count, const float *x, float *y, float *slope, float *bend)
+INLINE void gelu_of(bool tiled, int64_t count, const float *x, float *y, float *slope, float *bend)
 {
     V_EACH(i, n, count)
     {
@@ -216,7 +216,7 @@ typedef struct {
     lnt_dtype type;
     int64_t away;
 } values;
-TTT_INLINE values values_of(const head *x, bool tiled, int64_t t, int64_t i)
+INLINE values values_of(const head *x, bool tiled, int64_t t, int64_t i)
 {
     const int64_t D = x->D, away = x->a->H * D;
     if (tiled) return (values){ (const lnt_bf16 *)x->a->v + t * away + x->h * D, LINNET_BF16, away };
@@ -225,7 +225,7 @@ TTT_INLINE values values_of(const head *x, bool tiled, int64_t t, int64_t i)
 
 /* u of the last layer, raw and by the rows' rates, hat and 1 / sigma, of rows p .. rows-1, tokens from t on. Where nobody asks for them again, raw
  * and hat are those of a few rows, in the L1 cache. */
-TTT_INLINE void losses(int64_t D, bool tiled, const head *x, int64_t t, int64_t p, int64_t rows)
+INLINE void losses(int64_t D, bool tiled, const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int top = x->layers - 1;
     int64_t n;
@@ -344,7 +344,7 @@ static void read(const head *x, int64_t t, int64_t p, int64_t rows)
 }
 
 /* LN(o) + q to the tensor, or in its place; on tiles D is whole lines. */
-TTT_INLINE void norms_of_output(int64_t D, const head *x, int64_t t, int64_t p, int64_t rows, float *o)
+INLINE void norms_of_output(int64_t D, const head *x, int64_t t, int64_t p, int64_t rows, float *o)
 {
     int64_t normal = p; /* rows of which the norm has been taken */
 #if defined(__AMX_BF16__)
@@ -478,7 +478,7 @@ static void read_layer_back(const head *x, int l, int64_t p, int64_t rows)
 }
 
 /* Through the norm of the output, of rows z [n,D], tokens from t on. */
-TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t t, int64_t n, const float *z, const float *dout, float *dz)
+INLINE void norms_of_output_back(int64_t D, const head *x, int64_t t, int64_t n, const float *z, const float *dout, float *dz)
 {
     for (int64_t i = 0; i < n; i++) {
         float *hat = x->work, *d = dz + i * D;
@@ -497,7 +497,7 @@ TTT_INLINE void norms_of_output_back(int64_t D, const head *x, int64_t t, int64_
 }
 
 /* Through the losses of rows p .. rows-1, tokens from t on, from du of the last layer to dz in z's place, and to dk and dv. */
-TTT_INLINE void losses_back(int64_t D, bool tiled, const head *x, int64_t t, int64_t p, int64_t rows)
+INLINE void losses_back(int64_t D, bool tiled, const head *x, int64_t t, int64_t p, int64_t rows)
 {
     const int top = x->layers - 1;
     for (int64_t i = p; i < rows; i++) {

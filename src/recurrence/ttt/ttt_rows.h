@@ -7,7 +7,6 @@
 #include "recurrence/ttt/ttt.h"
 
 /* What is done to rows of D numbers is compiled for D = 64, in whose loops no end has to be looked for, and for any other. */
-#define TTT_INLINE static inline __attribute__((always_inline))
 #define TTT_OF_WIDTH(D, DO, ...) ((D) == 64 ? DO(64, __VA_ARGS__) : DO(D, __VA_ARGS__))
 
 /* The first n lanes, the others 0. */
@@ -53,7 +52,7 @@ static inline void ttt_scale_rows(float *y, const float *f, int64_t rows, int64_
 }
 
 /* hat = (z - mean(z)) / sigma; returns 1 / sigma = (var + 1e-6)^-1/2. */
-TTT_INLINE float ttt_normalise(int64_t D, const float *z, float *hat)
+INLINE float ttt_normalise(int64_t D, const float *z, float *hat)
 {
     vf sum = v_zero(), square = v_zero();
     V_EACH(i, n, D) sum += ttt_get(z, i, n);
@@ -69,7 +68,7 @@ TTT_INLINE float ttt_normalise(int64_t D, const float *z, float *hat)
 }
 
 /* out = (d - mean(d) - hat mean(d hat)) / sigma; out may be d. */
-TTT_INLINE void ttt_project(int64_t D, const float *d, const float *hat, float inverse, float *out)
+INLINE void ttt_project(int64_t D, const float *d, const float *hat, float inverse, float *out)
 {
     vf sum = v_zero(), along = v_zero();
     V_EACH(i, n, D)
@@ -168,7 +167,7 @@ static inline ttt_norm ttt_norm_of(const lnt_ttt_args *a, int64_t h)
 }
 
 /* u = dl/dz, with hat and 1 / sigma of z for the way back; v is of `type`. */
-TTT_INLINE void ttt_loss(int64_t D, const ttt_norm *x, const float *z, const float *k, const void *v, lnt_dtype type, float *hat, float *inverse,
+INLINE void ttt_loss(int64_t D, const ttt_norm *x, const float *z, const float *k, const void *v, lnt_dtype type, float *hat, float *inverse,
                          float *u)
 {
     if (x->plain) {
@@ -186,7 +185,7 @@ TTT_INLINE void ttt_loss(int64_t D, const ttt_norm *x, const float *z, const flo
 
 #if defined(TTT_FOURS)
 /* The same of four rows of 64, of a model that has a norm; those of v lie `away` numbers apart. */
-TTT_INLINE void ttt_loss_four(const ttt_norm *x, const float *z, const float *k, const void *v, lnt_dtype type, int64_t away, float *hat,
+INLINE void ttt_loss_four(const ttt_norm *x, const float *z, const float *k, const void *v, lnt_dtype type, int64_t away, float *hat,
                               float *inverse, float *u)
 {
     const __m512 by = ttt_normalise_four(z, hat);
@@ -206,7 +205,7 @@ TTT_INLINE void ttt_loss_four(const ttt_norm *x, const float *z, const float *k,
 #endif
 
 /* The same of the next of `rows` rows, of four where that may be: returns how many. */
-TTT_INLINE int64_t ttt_losses(int64_t D, const ttt_norm *x, int64_t rows, const float *z, const float *k, const void *v, lnt_dtype type, int64_t away,
+INLINE int64_t ttt_losses(int64_t D, const ttt_norm *x, int64_t rows, const float *z, const float *k, const void *v, lnt_dtype type, int64_t away,
                               float *hat, float *inverse, float *u)
 {
 #if defined(TTT_FOURS)
@@ -221,7 +220,7 @@ TTT_INLINE int64_t ttt_losses(int64_t D, const ttt_norm *x, int64_t rows, const 
 }
 
 /* From du to dz and dv, which are written, and dk, which is added to. dz may be du; work [2,D]. */
-TTT_INLINE void ttt_loss_back(int64_t D, const ttt_norm *x, const float *hat, float inverse, const float *k, const void *v, lnt_dtype type,
+INLINE void ttt_loss_back(int64_t D, const ttt_norm *x, const float *hat, float inverse, const float *k, const void *v, lnt_dtype type,
                               const float *u, const float *du, float *work, float *dz, float *dk, float *dv)
 {
     float *dg = work, *dhat = work + D;
