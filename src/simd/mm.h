@@ -77,8 +77,8 @@ typedef struct lnt_mm_engine {
     /* A state that stands for s->x + base (as dense as it; NULL: zeros) takes `count` writes: s->x += A_i^T B_i, and its left and right forms, as far
      * as they are prepared, become those of the sum; NULL where prepare16 is. */
     void (*update_sum)(const float *base, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s);
-    /* The same where the state fades and takes of another, as dense as it (NULL: zeros): s->x = f s->x + g other + the sum of A_i^T B_i, and its forms
-     * are of that; rest (NULL: not wanted) as by prepare_rest. */
+    /* The same where the state fades and takes of another, as dense as it (NULL: zeros): s->x = f s->x + g other + the sum of A_i^T B_i, and its
+     * forms are of that; rest (NULL: not wanted) as by prepare_rest. */
     void (*update_mixed)(float f, float g, const float *other, int count, const lnt_operand *a, const lnt_operand *b, lnt_operand *s,
                          lnt_operand *rest);
     /* A state put by for later, in the engine's own precision: kept_bytes (a multiple of 64); its columns from `first` on (a multiple of 32)

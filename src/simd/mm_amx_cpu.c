@@ -5,7 +5,8 @@
  *   right   X    [cols16/16, rows32/2, 16]  pairs of rows          right_t  X^T  [rows16/16, cols32/2, 16]   pairs of columns of X
  *
  * The right forms keep 16 columns together, so that a panel of tiles is contiguous (rows 512 bytes apart share a few sets of the L1 cache); `ld` of a
- * right form is the distance of two such blocks. In 32-bit units a block of right_t is the transpose of 16 rows of left, and left_t's of right. */
+ * right form is the distance of two such blocks. In 32-bit units a block of right_t is the transpose of 16 rows of left, and left_t's of right.
+ * Long: one engine, whose forms nobody else knows. */
 #include "simd/mm.h"
 
 #if defined(__AMX_BF16__)
@@ -312,7 +313,8 @@ static lnt_operand prepare_rest(int rows, int cols, const float *x, int64_t ld, 
         lnt_tiles_awake();
         for (int i = 0; i < 2 * units; i += 2, y += 16) {
             const float *p = x + i * ld + j;
-            const __m512 even = i < rows ? lanes(p, cols - j) : _mm512_setzero_ps(), odd = i + 1 < rows ? lanes(p + ld, cols - j) : _mm512_setzero_ps();
+            const __m512 even = i < rows ? lanes(p, cols - j) : _mm512_setzero_ps();
+            const __m512 odd = i + 1 < rows ? lanes(p + ld, cols - j) : _mm512_setzero_ps();
             _mm512_storeu_si512(y, interleaved(lost(even), lost(odd)));
         }
     }
@@ -705,8 +707,8 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&whole_tiles); }
 static void end(void) { _tile_release(); }
 
-const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, prepare_scaled, prepare_rest, lay_out, append, view, multiply, multiply_row,
-    update, update_columns, update_before, update_sum, update_mixed, kept_bytes, keep, kept, inner, inner_rows, begin, end, .bf16 = true,
-    .row_align = 32, .chunk = 32, .panel = 32};
+const lnt_mm_engine LNT_V(lnt_mm_bf16_tiles) = {bytes, prepare, extend, prepare16, prepare_scaled, prepare_rest, lay_out, append, view, multiply,
+    multiply_row, update, update_columns, update_before, update_sum, update_mixed, kept_bytes, keep, kept, inner, inner_rows, begin, end,
+    .bf16 = true, .row_align = 32, .chunk = 32, .panel = 32};
 
 #endif

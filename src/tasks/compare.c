@@ -114,8 +114,9 @@ static linnet_status read_log(comparison *k, const char *path, const char *folde
         lnt_lines_close(&l);
         return lnt_fail_memory(k->c, lnt_bytes((size_t)lines, 6 * sizeof *all));
     }
-    *t = (training){.name = name, .held = held_text(k, folder), .step = all, .loss = all + lines, .norm = all + 2 * lines, .rate = all + 3 * lines, .eval_step = all + 4 * lines,
-                    .eval = all + 5 * lines, .x = thin, .mean_loss = thin + POINTS, .mean_norm = thin + 2 * POINTS, .mean_rate = thin + 3 * POINTS};
+    *t = (training){.name = name, .step = all, .loss = all + lines, .norm = all + 2 * lines, .rate = all + 3 * lines, .eval_step = all + 4 * lines,
+                    .eval = all + 5 * lines, .held = held_text(k, folder), .x = thin, .mean_loss = thin + POINTS,
+                    .mean_norm = thin + 2 * POINTS, .mean_rate = thin + 3 * POINTS};
     linnet_status s;
     while ((s = lnt_lines_next(&l, &line)) == LINNET_OK && line) {
         t->step[t->n] = real_of(line, "step");
@@ -355,7 +356,8 @@ static linnet_status compare(comparison *k, const linnet_compare_options *o)
         LNT_TRY(lnt_record_runs(&k->report, o));
         lnt_record_words(&k->report);
         if (texts > 1)
-            lnt_report_words(&k->report, "Held-out losses are of %d texts, which differ in words, tokens or share (held_out_text): those of one compare.", texts);
+            lnt_report_words(&k->report, "Held-out losses are of %d texts, by words, tokens or share (held_out_text): compare those of one.",
+                             texts);
     }
     return o->out ? lnt_make_folder(k->c, o->out) : LINNET_OK;
 }

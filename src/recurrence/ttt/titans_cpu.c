@@ -2,8 +2,8 @@
  * later row, of the memory and of the momentum is in triangles and rows of coefficients made without a division (operators.md#titans). The token
  * form takes rows one by one.
  *
- * Where the processor has tiles, products of bf16 calls go through them, but for the token form's and those of mini-batches that a call begins or ends
- * inside, and several mini-batches are taken together (titans_tiled.h). */
+ * Where the processor has tiles, products of bf16 calls go through them, but for the token form's and those of mini-batches that a call begins or
+ * ends inside, and several mini-batches are taken together (titans_tiled.h). */
 #include "recurrence/ttt/titans_tiled.h"
 #include "recurrence/ttt/ttt_walk.h"
 
@@ -122,14 +122,14 @@ static bool by_tiles(const head *x, const lnt_ttt_batch *y) { return x->tiled &&
 static void forward_rows(const head *x, bool one_by_one)
 {
     const lnt_ttt_args *a = x->a;
-    const int64_t len = len_of(x), open = len ? load(x) : 0, spans = spans_of(x, open, len);
+    const int64_t len = len_of(&x->place), open = len ? load(x) : 0, spans = spans_of(&x->place, open, len);
     bool packed = false;
     if (!len) {
         pass(x, false);
         return;
     }
     for (int64_t c = 0; c < spans; c++) {
-        const lnt_ttt_batch y = span_at(x, open, len, c);
+        const lnt_ttt_batch y = span_at(&x->place, open, len, c);
         if (by_tiles(x, &y)) {
             if (!packed) {
                 TILES(tiled_states(x, NULL))
@@ -255,7 +255,7 @@ static void sweep(head *x, int64_t open, int64_t begin, int64_t end)
     bool packed = false;
     x->away = x->span;
     for (int64_t c = begin; c < end; c++) {
-        const lnt_ttt_batch y = span_at(x, open, len_of(x), c);
+        const lnt_ttt_batch y = span_at(&x->place, open, len_of(&x->place), c);
         float *at = x->inside + (c - begin) * x->kept_numbers;
         if (!x->tiled) put_by(x, at);
         if (by_tiles(x, &y) && !packed) {
@@ -289,7 +289,7 @@ static void backward_span(const head *x, const lnt_ttt_batch *y, const float *st
 static void backward_rows(head *x)
 {
     const lnt_ttt_args *a = x->a;
-    const int64_t len = len_of(x), open = len ? load(x) : 0, spans = spans_of(x, open, len), group = x->group, d2 = square(a);
+    const int64_t len = len_of(&x->place), open = len ? load(x) : 0, spans = spans_of(&x->place, open, len), group = x->group, d2 = square(a);
     bool packed = false;
     if (!len) {
         pass(x, true);
@@ -297,7 +297,7 @@ static void backward_rows(head *x)
     }
     x->away = x->span;
     for (int64_t c = 0; c < spans; c++) {
-        const lnt_ttt_batch y = span_at(x, open, len, c);
+        const lnt_ttt_batch y = span_at(&x->place, open, len, c);
         if (c % group == 0) put_by(x, x->starts + c / group * 2 * d2);
         if (c / group == (spans - 1) / group) break; /* the last group's are made below */
         if (by_tiles(x, &y) && !packed) {
@@ -319,7 +319,7 @@ static void backward_rows(head *x)
         sweep(x, open, begin, end);
         x->away = -x->span;
         for (int64_t c = end - 1; c >= begin; c--) {
-            const lnt_ttt_batch y = span_at(x, open, len, c);
+            const lnt_ttt_batch y = span_at(&x->place, open, len, c);
             if (by_tiles(x, &y) && !packed) {
                 TILES(tiled_gradients(x))
                 packed = true;

@@ -8,9 +8,9 @@
  * so that states are updated, and packed, once a span. Going back both are alike, too, but for what u gets of z, which the mini-batches behind have
  * to make first.
  *
- * What keys read and write is what the chain of mini-batches goes on with, and going back dM, which du reads by the keys: keys are bf16 as they are and
- * never scaled (u and dz are), and M, dM and A_k are two numbers each, the second what the first loses, in those products. Scaled
- * keys, M or dM, rounded once, cost dk 1e-2 and more (docs/performance/ttt.md). Only titans_cpu.c includes this. */
+ * What keys read and write is what the chain of mini-batches goes on with, and going back dM, which du reads by the keys: keys are bf16 as they are
+ * and never scaled (u and dz are), and M, dM and A_k are two numbers each, the second what the first loses, in those products. Scaled keys, M or dM,
+ * rounded once, cost dk 1e-2 and more (docs/performance/ttt.md). Only titans_cpu.c includes this. */
 #ifndef LNT_TITANS_TILED_H
 #define LNT_TITANS_TILED_H
 
@@ -84,7 +84,7 @@ INLINE void tiled_losses(int64_t D, const head *x, int64_t t, int64_t i, int64_t
         row_awake(i);
         n = ttt_losses(D, &x->norm, end - i, x->z + i * D, x->k + i * D, tokens_of(x, x->a->v, t + i), LINNET_BF16, x->a->H * D, x->hat + i * D,
                        x->inverse + i, x->u + i * D);
-        for (int64_t r = i; r < i + n; r++) rows_of_next(x, x->a->k, x->a->v, t + r);
+        for (int64_t r = i; r < i + n; r++) rows_of_next(&x->place, x->a->k, x->a->v, t + r);
     }
 }
 
@@ -166,7 +166,7 @@ static inline void tiled_read(const head *x, int64_t t, int64_t n)
         const float *M = x->QM + i * D, *S = x->QS + i * D, *pairs = x->o + i * D, kept = x->kept[i], lent = x->lent[i];
         lnt_bf16 *o = (lnt_bf16 *)tokens_of(x, a->o, t + i);
         light_row_awake(i);
-        rows_of_next(x, a->q, NULL, t + i);
+        rows_of_next(&x->place, a->q, NULL, t + i);
         for (int64_t c = 0; c < D; c += 32)
             ttt_put_line(o + c, past, kept * v_load(M + c) + lent * v_load(S + c) + v_load(pairs + c),
                          kept * v_load(M + c + 16) + lent * v_load(S + c + 16) + v_load(pairs + c + 16));
@@ -224,7 +224,7 @@ INLINE void tiled_losses_back(int64_t D, const head *x, int64_t t, int64_t i, in
 {
     for (; i < end; i++) {
         row_awake(i);
-        rows_of_next(x, x->a->q, x->a->dout, t + i);
+        rows_of_next(&x->place, x->a->q, x->a->dout, t + i);
         ttt_loss_back(D, &x->norm, x->hat + i * D, x->inverse[i], x->k + i * D, tokens_of(x, x->a->v, t + i), LINNET_BF16, x->u + i * D,
                       x->du + i * D, x->work, x->dz + i * D, x->dk + i * D, x->dv + i * D);
     }
@@ -310,13 +310,12 @@ static inline void tiled_back(const head *x, int64_t t, int64_t n)
     ttt_set_product(&dO, &f[0].W, true, x->QM, D);
     ttt_set_product(&dO, &f[1].W, true, x->QS, D);
     ttt_set_product(&Y, &f->x, false, x->dq, D);
-    TTT_OF_WIDTH(D, tiled_rows_back, x, 0, n, x->kept, x->lent, x->q, x->QM, x->QS, x->dq, NULL, a->dq ? (lnt_bf16 *)tokens_of(x, a->dq, t) : NULL, dkept,
-                 dlent);
+    lnt_bf16 *dq = a->dq ? (lnt_bf16 *)tokens_of(x, a->dq, t) : NULL, *dk = a->dk ? (lnt_bf16 *)tokens_of(x, a->dk, t) : NULL;
+    TTT_OF_WIDTH(D, tiled_rows_back, x, 0, n, x->kept, x->lent, x->q, x->QM, x->QS, x->dq, NULL, dq, dkept, dlent);
 
     tiled_learn_back(x, t, n);
     const lnt_operand dz = ttt_rows(f, TTT_DZ_KEYS, LNT_LEFT, n, D, x->dz, D);
     const bool before = n > m;
-    lnt_bf16 *dk = a->dk ? (lnt_bf16 *)tokens_of(x, a->dk, t) : NULL;
     ttt_set_product(&dz, &f[0].W, true, x->KM, D);
     if (before) {
         const lnt_operand later = ENGINE->view(&dz, (int)m, (int)(n - m));
@@ -326,9 +325,10 @@ static inline void tiled_back(const head *x, int64_t t, int64_t n)
         const lnt_operand Y_k = ttt_rows(&f[1], TTT_DA, LNT_LEFT | LNT_LEFT_T, n, n, x->Y_k, R);
         ENGINE->multiply_row(NULL, 2, (lnt_operand[]){ Y_k, ttt_turned(&Y_k) }, (lnt_operand[]){ f->x, f->x }, x->wide, D);
         TTT_OF_WIDTH(D, tiled_rows_back, x, m, n, x->key_kept, x->key_lent, x->k, x->KM, x->KS, x->dk, x->wide, dk, of_keys[0], of_keys[1]);
-        for (int64_t i = m; i < n; i++) dkept[batch_of(x, i) - 1] += of_keys[0][i], dlent[batch_of(x, i) - 1] += of_keys[1][i];
+        for (int64_t i = m; i < n; i++) dkept[batch_of(&x->place, i) - 1] += of_keys[0][i], dlent[batch_of(&x->place, i) - 1] += of_keys[1][i];
     }
-    TTT_OF_WIDTH(D, tiled_rows_back, x, 0, m, x->key_kept, x->key_lent, x->k, x->KM, x->KM, x->dk, before ? x->wide : NULL, dk, of_keys[0], of_keys[1]);
+    TTT_OF_WIDTH(D, tiled_rows_back, x, 0, m, x->key_kept, x->key_lent, x->k, x->KM, x->KM, x->dk, before ? x->wide : NULL, dk, of_keys[0],
+                 of_keys[1]);
     rows_out(a->dv, a->dtype, t, n, a->H, x->h, D, x->dv);
     tiled_inner(x, inner);
     dkept[n - 1] += inner[0], dlent[n - 1] += inner[1];

@@ -5,30 +5,26 @@
 #define LNT_ROWS_BETWEEN_TILES
 #include "recurrence/ttt/ttt_forms.h"
 #include "recurrence/ttt/ttt_rows.h"
+#include "recurrence/ttt/ttt_spans.h"
 
 /* A head at work. Of the rows of a span from one on, which it calls 0: kept[i] of M at their start is left behind row i, lent[i] of S comes to M,
  * left[i] of S is left; row j's gradient is in S behind row i with S_part[i,j] and in M with M_part[i,j]. */
 typedef struct {
-    const lnt_ttt_args *a;
+    TTT_HAS_PLACE;
     ttt_norm norm;
-    int64_t n, h, D, m, span;
     float *M, *S, *start; /* [D,D]; start: the memory that gradients are taken at, of spans that are mini-batches */
     float *q, *k, *v, *z, *u, *hat, *inverse, *o, *QM, *QS, *QK, *A, *turned, *wide, *work; /* rows */
     float *theta, *keep, *eta, *kept, *lent, *left, *M_part, *S_part;
     float *key_kept, *key_lent, *KK, *A_k, *A_k_rest; /* of keys with those of mini-batches before (titans_tiled.h) */
     float *dM, *dS, *dstart, *KM, *KS, *du, *dq, *dk, *dv, *dz, *dM_part, *Y, *Y_k;
     float *sum, *starts, *inside; /* states before each group of spans, and before each one of a group */
-    int64_t away;                 /* tokens from a row to that of the next span */
     int64_t group, kept_numbers;  /* spans of a group; numbers of one in `inside` */
-    bool tiled;
 #if defined(__AMX_BF16__)
     ttt_forms *forms;  /* [2]: of M, whose rooms for rows come first, and of S */
     lnt_operand *rest; /* [2]: what M and dM lose when they are rounded */
     void *rest_room;
 #endif
 } head;
-
-#include "recurrence/ttt/ttt_spans.h"
 
 static inline int64_t square(const lnt_ttt_args *a) { return (int64_t)a->D * a->D; }
 
@@ -47,19 +43,21 @@ static inline int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
     const struct {
         float **at;
         int64_t count;
-    } parts[] = { { &x->M, d2 },        { &x->inverse, R }, { &x->S, d2 },          { &x->start, d2 },      { &x->q, R * D },      { &x->k, R * D },
-                  { &x->v, R * D },     { &x->z, R * D },   { &x->u, R * D },       { &x->hat, R * D },     { &x->o, R * D },      { &x->QM, R * D },
-                  { &x->QS, R * D },    { &x->QK, R * R },  { &x->A, R * R },       { &x->wide, R * D },    { &x->work, 2 * D },   { &x->theta, R },
-                  { &x->keep, R },      { &x->eta, R },     { &x->kept, R },        { &x->lent, R },        { &x->left, R },       { &x->M_part, R * R },
-                  { &x->S_part, R * R }, { &x->key_kept, R }, { &x->key_lent, R },  { &x->KK, before },     { &x->A_k, before },  { &x->A_k_rest, before },
-                  { &x->turned, 3 * R * D } };
+    } parts[] = {
+        { &x->M, d2 }, { &x->inverse, R }, { &x->S, d2 }, { &x->start, d2 }, { &x->q, R * D }, { &x->k, R * D }, { &x->v, R * D },
+        { &x->z, R * D }, { &x->u, R * D }, { &x->hat, R * D }, { &x->o, R * D }, { &x->QM, R * D }, { &x->QS, R * D }, { &x->QK, R * R },
+        { &x->A, R * R }, { &x->wide, R * D }, { &x->work, 2 * D }, { &x->theta, R }, { &x->keep, R }, { &x->eta, R }, { &x->kept, R },
+        { &x->lent, R }, { &x->left, R }, { &x->M_part, R * R }, { &x->S_part, R * R }, { &x->key_kept, R }, { &x->key_lent, R },
+        { &x->KK, before }, { &x->A_k, before }, { &x->A_k_rest, before }, { &x->turned, 3 * R * D },
+    };
     const struct {
         float **at;
         int64_t count;
-    } more[] = { { &x->dM, d2 },      { &x->Y, R * R },       { &x->dS, d2 },     { &x->dstart, d2 },         { &x->KM, R * D },
-                 { &x->KS, R * D },   { &x->du, R * D },      { &x->dq, R * D },  { &x->dk, R * D },          { &x->dv, R * D },
-                 { &x->dz, R * D },   { &x->dM_part, R * R }, { &x->Y_k, before }, { &x->inside, x->group * x->kept_numbers },
-                 { &x->starts, (spans / x->group + 1) * 2 * d2 } };
+    } more[] = {
+        { &x->dM, d2 }, { &x->Y, R * R }, { &x->dS, d2 }, { &x->dstart, d2 }, { &x->KM, R * D }, { &x->KS, R * D }, { &x->du, R * D },
+        { &x->dq, R * D }, { &x->dk, R * D }, { &x->dv, R * D }, { &x->dz, R * D }, { &x->dM_part, R * R }, { &x->Y_k, before },
+        { &x->inside, x->group * x->kept_numbers }, { &x->starts, (spans / x->group + 1) * 2 * d2 },
+    };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         *parts[i].at = p ? p + used : NULL;
         used += (parts[i].count + 15) / 16 * 16;
@@ -92,7 +90,7 @@ static inline void coefficients(const head *x, int64_t t, int64_t n)
     vi lane;
     for (int l = 0; l < LNT_VL; l++) lane[l] = l;
     for (int64_t i = 0; i < n; i++) {
-        const int64_t row = (t + i) * a->H + x->h, before = batch_of(x, i);
+        const int64_t row = (t + i) * a->H + x->h, before = batch_of(&x->place, i);
         const float theta = x->theta[i] = ((const float *)a->theta)[row], keep = x->keep[i] = 1 - ((const float *)a->alpha)[row];
         const float eta = x->eta[i] = ((const float *)a->eta)[row];
         light_row_awake(i);
@@ -146,8 +144,8 @@ static inline void coefficients_back(const head *x, int64_t t, int64_t n, const 
 
 /* ---- pairs of a row that reads and one that has written: of queries the rows up to their own, of keys those of the mini-batches before --------- */
 
-static inline int64_t pairs_of(const head *x, bool keys, int64_t i) { return keys ? batch_of(x, i) : i + 1; }
-static inline int64_t parts_of(const head *x, bool keys, int64_t i) { return (keys ? batch_of(x, i) - 1 : i) * x->span; }
+static inline int64_t pairs_of(const head *x, bool keys, int64_t i) { return keys ? batch_of(&x->place, i) : i + 1; }
+static inline int64_t parts_of(const head *x, bool keys, int64_t i) { return (keys ? batch_of(&x->place, i) - 1 : i) * x->span; }
 
 /* A = -M_part.S, n rows. */
 static inline void parts_of_pairs(const head *x, bool keys, int64_t n, const float *S, float *A)

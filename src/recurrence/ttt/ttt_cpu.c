@@ -199,8 +199,8 @@ static void times_and(int64_t count, const float *x, const float *y, const float
 static void ahead(const head *x, int64_t open, int64_t c, bool reads)
 {
     const lnt_ttt_args *a = x->a;
-    if (x->tiled || c < 0 || c >= spans_of(x, open, len_of(x))) return; /* tiled: row by row, by row_of_next */
-    const lnt_ttt_batch y = span_at(x, open, len_of(x), c);
+    if (x->tiled || c < 0 || c >= spans_of(&x->place, open, len_of(&x->place))) return; /* tiled: row by row, by row_of_next */
+    const lnt_ttt_batch y = span_at(&x->place, open, len_of(&x->place), c);
     const int64_t t = a->cu_seqlens[x->n] + y.first, n = y.rows - y.open;
     rows_ahead(a->k, a->dtype, t, n, a->H, x->h, x->D);
     rows_ahead(a->v, a->dtype, t, n, a->H, x->h, x->D);
@@ -235,7 +235,7 @@ INLINE void losses(int64_t D, bool tiled, const head *x, int64_t t, int64_t p, i
         float *hat = x->hat + (x->back ? i * D : 0), *raw = x->raw[top] + (x->back || top ? i * D : 0);
         row_awake(i);
         n = ttt_losses(D, &x->norm, rows - i, z, k, v.row, v.type, v.away, hat, x->inverse + i, raw);
-        for (int64_t r = i; r < i + n; r++) rows_of_next(x, x->a->k, x->a->v, t + r - p);
+        for (int64_t r = i; r < i + n; r++) rows_of_next(&x->place, x->a->k, x->a->v, t + r - p);
         ttt_scale_rows(x->u[top] + i * D, x->rate + i, n, D, raw);
     }
 }
@@ -248,12 +248,12 @@ static void step_sizes(const head *x, int64_t t, int64_t p, int64_t rows)
     vi lane;
     for (int l = 0; l < LNT_VL; l++) lane[l] = l;
     for (int64_t i = p, end; i < rows; i = end) {
-        const int64_t first = batch_of(x, i);
-        for (end = last_of(x, i, rows) + 1; i < end; i++) {
+        const int64_t first = batch_of(&x->place, i);
+        for (end = last_of(&x->place, i, rows) + 1; i < end; i++) {
             const int64_t row = (t + i - p) * a->H + x->h;
             const float *eta = a->eta ? (const float *)a->eta + row * m : NULL;
             light_row_awake(i);
-            row_of_next(x, a->eta, LINNET_F32, t + i - p, m);
+            row_of_next(&x->place, a->eta, LINNET_F32, t + i - p, m);
             x->rate[i] = a->rate ? ((const float *)a->rate)[row] : 1;
             float *F = x->F + i * x->span;
             V_EACH(j, c, m)
@@ -311,7 +311,7 @@ static void learn(const head *x, int64_t t, int64_t p, int64_t rows)
     if (!x->tiled) rows_in(x->v + p * x->D, a->v, a->dtype, t, rows - p, a->H, x->h, x->D);
     step_sizes(x, t, p, rows);
     for (int64_t i = p, end; i < rows; i = end) {
-        end = last_of(x, i, rows) + 1;
+        end = last_of(&x->place, i, rows) + 1;
         learn_batch(x, t + i - p, i, end);
     }
 }
@@ -353,7 +353,7 @@ INLINE void norms_of_output(int64_t D, const head *x, int64_t t, int64_t p, int6
     for (int64_t i = p; i < rows; i++) {
         float *row = o + i * D;
         row_awake(i);
-        rows_of_next(x, x->a->q, NULL, t + i - p);
+        rows_of_next(&x->place, x->a->q, NULL, t + i - p);
 #if defined(TTT_FOURS)
         if (D == 64 && i == normal && i + 4 <= rows) ttt_normalise_four(row, row), normal = i + 4;
 #endif
@@ -400,13 +400,13 @@ static void close_span(const head *x, int64_t rows)
 static void forward_rows(const head *x, bool one_by_one)
 {
     const lnt_ttt_args *a = x->a;
-    const int64_t len = len_of(x), open = len ? load(x) : 0, spans = spans_of(x, open, len);
+    const int64_t len = len_of(&x->place), open = len ? load(x) : 0, spans = spans_of(&x->place, open, len);
     if (!len) {
         pass(x, false);
         return;
     }
     for (int64_t c = 0; c < spans; c++) {
-        const lnt_ttt_batch y = span_at(x, open, len, c);
+        const lnt_ttt_batch y = span_at(&x->place, open, len, c);
         const int64_t first = a->cu_seqlens[x->n] + y.first - y.open;
         ahead(x, open, c + 1, true);
         for (int64_t i = y.open, end; i < y.rows; i = end) {
@@ -483,7 +483,7 @@ INLINE void norms_of_output_back(int64_t D, const head *x, int64_t t, int64_t n,
     for (int64_t i = 0; i < n; i++) {
         float *hat = x->work, *d = dz + i * D;
         row_awake(i);
-        rows_of_next(x, x->a->q, x->a->dout, t + i);
+        rows_of_next(&x->place, x->a->q, x->a->dout, t + i);
         const float inverse = ttt_normalise(D, z + i * D, hat);
         V_EACH(c, k, D)
         {
@@ -606,9 +606,9 @@ static void step_sizes_back(const head *x, int64_t t, int64_t p, int64_t rows)
     const lnt_ttt_args *a = x->a;
     const int64_t m = x->m;
     for (int64_t i = p; i < rows; i++)
-        for (int64_t j = 0; j < batch_of(x, i); j += m) ttt_add(m, 1, x->dF + i * x->span + j, x->dF + (j + m - 1) * x->span + j);
+        for (int64_t j = 0; j < batch_of(&x->place, i); j += m) ttt_add(m, 1, x->dF + i * x->span + j, x->dF + (j + m - 1) * x->span + j);
     for (int64_t i = p; i < rows; i++) {
-        const int64_t row = ((t + i - p) * a->H + x->h) * m, first = batch_of(x, i), r = i - first;
+        const int64_t row = ((t + i - p) * a->H + x->h) * m, first = batch_of(&x->place, i), r = i - first;
         const float *dF = x->dF + i * x->span + first, *eta = a->eta ? (const float *)a->eta + row : NULL;
         float *deta = a->deta ? (float *)a->deta + row : NULL;
         vf sum = v_zero();
@@ -630,7 +630,7 @@ static void learn_back(const head *x, int64_t t, int64_t p, int64_t rows)
     const lnt_ttt_args *a = x->a;
     const int64_t n = rows - p;
     for (int64_t end = rows, i; end > p; end = i) {
-        i = batch_of(x, end - 1) > p ? batch_of(x, end - 1) : p;
+        i = batch_of(&x->place, end - 1) > p ? batch_of(&x->place, end - 1) : p;
         learn_batch_back(x, t + i - p, i, end);
     }
     for (int l = x->layers - 1; l >= 0; l--) writes(x, l, p, rows);
@@ -714,7 +714,7 @@ static void sweep(head *x, int64_t open, int64_t c, int64_t end)
     const lnt_ttt_args *a = x->a;
     x->away = x->span;
     for (int64_t i = c; i < end; i++) {
-        const lnt_ttt_batch y = span_at(x, open, len_of(x), i);
+        const lnt_ttt_batch y = span_at(&x->place, open, len_of(&x->place), i);
         put_weights_by(x, i - c);
         if (i + 1 == end) return;
         leave_weights_at(x, i - c + 1);
@@ -727,14 +727,14 @@ static void sweep(head *x, int64_t open, int64_t c, int64_t end)
 static void backward_rows(head *x)
 {
     const lnt_ttt_args *a = x->a;
-    const int64_t len = len_of(x), open = len ? load(x) : 0, spans = spans_of(x, open, len), group = x->group;
+    const int64_t len = len_of(&x->place), open = len ? load(x) : 0, spans = spans_of(&x->place, open, len), group = x->group;
     if (!len) {
         pass(x, true);
         return;
     }
     x->away = x->span;
     for (int64_t c = 0; c < spans; c++) {
-        const lnt_ttt_batch y = span_at(x, open, len, c);
+        const lnt_ttt_batch y = span_at(&x->place, open, len, c);
         if (c % group == 0) put_by(x, x->starts + c / group * x->weights);
         if (c / group == (spans - 1) / group) break; /* the last group's are made below */
         learn(x, a->cu_seqlens[x->n] + y.first, y.open, y.rows);
@@ -758,7 +758,7 @@ static void backward_rows(head *x)
         sweep(x, open, begin, end);
         x->away = -x->span;
         for (int64_t c = end - 1; c >= begin; c--) {
-            const lnt_ttt_batch y = span_at(x, open, len, c);
+            const lnt_ttt_batch y = span_at(&x->place, open, len, c);
             if (!c && open) load(x);
             take_weights_back(x, c - begin);
             ahead(x, open, c - 1, true);

@@ -29,7 +29,7 @@ static inline int tiled_x_forms(const head *x, int l) { return LNT_LEFT | (x->sp
 static inline void tiled_keys(const head *x, int l, int64_t i, int64_t end)
 {
     ttt_forms *f = &x->forms[l];
-    const int64_t first = batch_of(x, i), n = end - first, in = x->in[l], at = first * x->span;
+    const int64_t first = batch_of(&x->place, i), n = end - first, in = x->in[l], at = first * x->span;
     if (!first) f->x = ENGINE->lay_out(tiled_x_forms(x, l), (int)x->span, (int)in, x->x[l], in, f->room[TTT_X]);
     ENGINE->append(&f->x, (int)end);
     lnt_operand a[2] = { ENGINE->view(&f->x, (int)first, (int)n) }, b[2] = { f->W, f->u };
@@ -46,7 +46,7 @@ static inline void tiled_keys(const head *x, int l, int64_t i, int64_t end)
 static inline void tiled_slopes(const head *x, int64_t i, int64_t end)
 {
     ttt_forms *f = &x->forms[1];
-    const int64_t first = batch_of(x, i), n = end - first, D = x->D, F = x->in[1], at = first * x->span;
+    const int64_t first = batch_of(&x->place, i), n = end - first, D = x->D, F = x->in[1], at = first * x->span;
     lnt_operand a[2] = { ttt_rows(f, TTT_RAW, LNT_LEFT, n, D, x->raw[1] + first * D, D) }, b[2] = { ttt_turned(&f->W), f->x };
     if (first) {
         ttt_set_product(&a[0], &f->u, true, x->S_h + at, x->span);
@@ -61,7 +61,7 @@ static inline void tiled_u(const head *x, int l, int64_t i, int64_t end)
 {
     ttt_forms *f = &x->forms[l];
     const int forms = LNT_RIGHT | (l && x->span > x->m ? LNT_RIGHT_T : 0);
-    if (!batch_of(x, i)) f->u = ENGINE->lay_out(forms, (int)x->span, (int)x->out[l], x->u[l], x->out[l], f->room[TTT_U]);
+    if (!batch_of(&x->place, i)) f->u = ENGINE->lay_out(forms, (int)x->span, (int)x->out[l], x->u[l], x->out[l], f->room[TTT_U]);
     ENGINE->append(&f->u, (int)end);
 }
 
@@ -149,7 +149,7 @@ static inline void tiled_read_back(const head *x, int l, int64_t p, int64_t rows
 static inline void tiled_slopes_back(const head *x, int64_t i, int64_t end)
 {
     ttt_forms *f = &x->forms[1];
-    const int64_t before = batch_of(x, i), n = end - i, D = x->D, F = x->in[1], R = x->span;
+    const int64_t before = batch_of(&x->place, i), n = end - i, D = x->D, F = x->in[1], R = x->span;
     const lnt_operand d = ttt_rows(f, TTT_BELOW, before ? LNT_LEFT | LNT_RIGHT : LNT_LEFT, n, F, x->du[0] + i * F, F);
     ttt_add_product(&d, false, &f->W, false, x->du[1] + i * D, D);
     if (!before) return;
@@ -168,7 +168,7 @@ static inline void tiled_slopes_back(const head *x, int64_t i, int64_t end)
 static inline void tiled_keys_back(const head *x, int l, int64_t i, int64_t end)
 {
     ttt_forms *f = &x->forms[l];
-    const int64_t before = batch_of(x, i), n = end - i, in = x->in[l], out = x->out[l], R = x->span;
+    const int64_t before = batch_of(&x->place, i), n = end - i, in = x->in[l], out = x->out[l], R = x->span;
     const lnt_operand d = ttt_rows(f, TTT_DZ_KEYS, before ? LNT_LEFT | LNT_RIGHT : LNT_LEFT, n, out, x->z[l] + i * out, out);
     ttt_add_product(&d, false, &f->W, true, x->dx[l] + i * in, in);
     if (!before) return;

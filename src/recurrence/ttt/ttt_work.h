@@ -5,15 +5,16 @@
 #define LNT_ROWS_BETWEEN_TILES
 #include "recurrence/ttt/ttt_forms.h"
 #include "recurrence/ttt/ttt_rows.h"
+#include "recurrence/ttt/ttt_spans.h"
 
 enum { LAYERS = LNT_TTT_LAYERS };
 
 /* A head at work. Rows of the span [span,..]: first those that the state had open. W, b: the weights that it begins with, the sums of those given
  * and of the state's S_w, S_b, which alone goes on from span to span: where spans are mini-batches, bits do not depend on where calls begin. */
 typedef struct {
-    const lnt_ttt_args *a;
+    TTT_HAS_PLACE;
     ttt_norm norm;
-    int64_t n, h, D, m, span, in[LAYERS], out[LAYERS], weights;
+    int64_t in[LAYERS], out[LAYERS], weights;
     int layers;
     float *W[LAYERS], *b[LAYERS], *S_w[LAYERS], *S_b[LAYERS];
     float *x[LAYERS], *z[LAYERS], *u[LAYERS], *raw[LAYERS], *y[LAYERS], *zq[LAYERS], *S[LAYERS], *A[LAYERS];
@@ -23,9 +24,8 @@ typedef struct {
     float *dW[LAYERS], *db[LAYERS], *dx[LAYERS], *du[LAYERS], *dy, *dz, *bend, *dF, *dA, *dv, *dout, *work;
     float *dposition, *sum_w[LAYERS], *sum_b[LAYERS]; /* this piece's sums; norm has two more */
     float *starts, *inside;                          /* weights before each group of spans, and before each one of a group */
-    int64_t away;                                    /* tokens from a row to that of the next span */
     int64_t group, kept;                             /* spans of a group; numbers of one in `inside` */
-    bool back, tiled;
+    bool back;
 #if defined(__AMX_BF16__)
     ttt_forms *forms; /* [LAYERS] */
 #endif
@@ -89,8 +89,6 @@ static inline int64_t carve(const lnt_ttt_args *a, bool back, float *p, head *x)
     return used;
 }
 
-#include "recurrence/ttt/ttt_spans.h"
-
 /* ---- weights and states of this head --------------------------------------------------------------------------------------------------------- */
 
 static inline float *weights_of(const head *x, const void *p, int l) { return p ? (float *)(uintptr_t)p + x->h * x->in[l] * x->out[l] : NULL; }
@@ -113,7 +111,7 @@ static inline void last_steps_back(const head *x, int l, int64_t rows)
     const int64_t out = x->out[l];
     for (int64_t j = 0; j < rows; j++) {
         row_awake(j);
-        x->dF[last_of(x, j, rows) * x->span + j] -= ttt_dot(out, x->wide + j * out, x->u[l] + j * out);
+        x->dF[last_of(&x->place, j, rows) * x->span + j] -= ttt_dot(out, x->wide + j * out, x->u[l] + j * out);
         ttt_add(out, -x->last[j], x->wide + j * out, x->du[l] + j * out);
     }
 }
@@ -134,7 +132,7 @@ static inline void steps_of_pairs(const head *x, int64_t p, int64_t n, int64_t c
 static inline void steps_of_pairs_back(const head *x, bool keys, int64_t p, int64_t n, int64_t cols, const float *S)
 {
     for (int64_t i = 0; i < n; i++) {
-        const int64_t row = i * x->span, at = (p + i) * x->span, lower = keys ? batch_of(x, p + i) : p + i + 1;
+        const int64_t row = i * x->span, at = (p + i) * x->span, lower = keys ? batch_of(&x->place, p + i) : p + i + 1;
         row_awake(i);
         V_EACH(j, c, lower)
         {
