@@ -131,6 +131,8 @@ typedef struct {
     { "recompute", ARG_SWITCH_WORD, to, "[cheap]",                                                                                  \
       "make the inside of each layer again in the backward pass: least memory, about a third slower; cheap: only norms, convolutions and " \
       "activations, a few per cent slower", .fallback = "", .key = "blocks|cheap" }
+#define MOMENTS_FLAG(to)                                                                                                            \
+    { "moments", ARG_DTYPE, to, "TYPE", "float32, or bf16: AdamW's moments, rounded stochastically, in half the memory" }
 #define WEIGHTS_FLAG(to)                                                                                                            \
     { "weights", ARG_DTYPE, to, "TYPE", "float32, or bf16 (with --dtype bf16): matrices without a float32 copy, rounded stochastically" }
 

@@ -295,6 +295,7 @@ static void train_fields(json_line *j, const void *result)
     line_int(j, "length", x->o->length);
     line_int(j, "recompute", x->o->recompute);
     line_text(j, "weights", linnet_dtype_name(x->weights));
+    line_text(j, "moments", linnet_dtype_name((linnet_dtype)x->o->moments));
     line_real(j, "step_seconds", x->r->step_seconds);
     line_real(j, "tokens_per_second", x->r->tokens_per_second);
     line_real(j, "flops", x->r->flops);
@@ -342,6 +343,7 @@ static int bench_train(const command *self, int argc, char **argv)
         { "repeats", ARG_I64, &o.repeats, "N", "steps to take the median of", .range = "bench_train.repeats" },
         RECOMPUTE_FLAG(&o.recompute),
         WEIGHTS_FLAG(&weights),
+        MOMENTS_FLAG(&o.moments),
         MODEL_FLAGS(&shape, "12 layers, width 512, 4 heads of 128"),
         OUTPUT_FLAGS(&out),
         MACHINE_FLAGS(&m),

@@ -23,12 +23,12 @@ static int print_training(linnet_context *c, const linnet_model *model, int64_t 
 {
     linnet_training_memory r = { .size = sizeof r };
     char a[5][SAY_TEXT];
-    linnet_status s = linnet_model_training_memory(c, model, batch, length, LINNET_RECOMPUTE_NONE, LINNET_F32, &r);
+    linnet_status s = linnet_model_training_memory(c, model, batch, length, LINNET_RECOMPUTE_NONE, LINNET_F32, LINNET_F32, &r);
     if (s != LINNET_OK) return say_status(c, s);
     printf("training    %s for %lld sequences of %lld tokens: weights %s, gradients %s, moments %s, activations %s", say_bytes(a[0], (double)r.total),
            (long long)batch, (long long)length, say_bytes(a[1], (double)r.weights), say_bytes(a[2], (double)r.gradients),
            say_bytes(a[3], (double)r.moments), say_bytes(a[4], (double)r.activations));
-    s = linnet_model_training_memory(c, model, batch, length, LINNET_RECOMPUTE_BLOCKS, LINNET_F32, &r);
+    s = linnet_model_training_memory(c, model, batch, length, LINNET_RECOMPUTE_BLOCKS, LINNET_F32, LINNET_F32, &r);
     if (s != LINNET_OK) return say_status(c, s);
     printf(" (%s with --recompute)\n", say_bytes(a[4], (double)r.activations));
     return 0;

@@ -228,6 +228,7 @@ static int run(const command *self, int argc, char **argv)
         {"seed", ARG_U64, &o.seed, "N", "of the weights and of the order of the text"},
         RECOMPUTE_FLAG(&o.recompute),
         WEIGHTS_FLAG(&o.weights),
+        MOMENTS_FLAG(&o.moments),
         {"evaluation, checkpoints", ARG_HEADING},
         {"eval-every", ARG_I64, &o.eval_every, "N", "steps between evaluations, 0: at the end only", .range = "train.eval_every"},
         {"eval-tokens", ARG_I64, &o.eval_tokens, "N", "tokens of held-out text to read, 0: all", .range = "train.eval_tokens"},

@@ -220,6 +220,8 @@ static void enumerations_are_checked(void **state)
         SAID(linnet_task_run(ctx, "parity", &task, NULL));
         train.weights = bad[i];
         SAID(linnet_train(ctx, config, LINNET_BF16, &train));
+        train.weights = LINNET_F32, train.moments = bad[i];
+        SAID(linnet_train(ctx, config, LINNET_BF16, &train));
     }
     linnet_train_options train = small_run(texts, folder);
     train.recompute = 3;
@@ -276,7 +278,7 @@ static void options_are_read_by_size(void **state)
     t.size = offsetof(linnet_train_options, isolate_documents);
     t.recompute = 77;
     t.progress = (int (*)(void *, const linnet_train_progress *))(uintptr_t)1;
-    t.weights = -1;
+    t.weights = t.moments = -1;
     if (linnet_train(ctx, config, LINNET_F32, &t) != LINNET_OK) fail_msg("%s", linnet_error_message(ctx));
 
     linnet_bench_train_options b = LINNET_BENCH_TRAIN_OPTIONS_INIT;

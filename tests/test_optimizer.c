@@ -22,13 +22,14 @@ typedef struct {
     lnt_optimizer *o;
     int64_t n;
     float *g0; /* [n] the gradient of step 1; 0 in paddings */
+    uint64_t seed;
 } setting;
 
 /* Sizes around vectors and pieces, with paddings between; every second decays, every third is not read by products. */
-static setting make(int threads, lnt_dtype dtype, lnt_dtype kept)
+static setting make_kept(int threads, lnt_dtype dtype, lnt_dtype kept, lnt_dtype moments)
 {
     static const int64_t sizes[] = {1, 15, 17, 64, 1000, 70001, 3, 33000};
-    setting s = {0};
+    setting s = {.seed = 5};
     linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
     o.threads = threads;
     assert_int_equal(linnet_context_create(&o, &s.c), LINNET_OK);
@@ -41,7 +42,7 @@ static setting make(int threads, lnt_dtype dtype, lnt_dtype kept)
     assert_int_equal(lnt_weights_create(s.c, s.p, dtype, kept, &s.w), LINNET_OK);
     assert_int_equal(lnt_weights_init(s.w, 3), LINNET_OK);
     assert_int_equal(lnt_weights_need_grad(s.w), LINNET_OK);
-    assert_int_equal(lnt_optimizer_create(s.c, s.w, &s.o), LINNET_OK);
+    assert_int_equal(lnt_optimizer_create(s.c, s.w, moments, &s.o), LINNET_OK);
     s.n = lnt_param_elements(s.p);
     s.g0 = lnt_calloc((size_t)s.n * 4);
     lnt_rng r = lnt_rng_make(3, 1);
@@ -49,6 +50,8 @@ static setting make(int threads, lnt_dtype dtype, lnt_dtype kept)
         for (int64_t i = 0; i < lnt_param_at(s.p, q)->count; i++) s.g0[lnt_param_at(s.p, q)->offset + i] = (float)lnt_rng_normal(&r);
     return s;
 }
+
+static setting make(int threads, lnt_dtype dtype, lnt_dtype kept) { return make_kept(threads, dtype, kept, LINNET_F32); }
 
 static void drop(setting *s)
 {
@@ -77,7 +80,7 @@ static double norm_of(const setting *s, double factor)
 
 static lnt_adamw hyper_of(const setting *s)
 {
-    return (lnt_adamw){.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .seed = 5,
+    return (lnt_adamw){.learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .seed = s->seed,
                        .clip = norm_of(s, 0.5)};
 }
 
@@ -132,14 +135,15 @@ static void steps(void **state)
             for (int64_t i = 0; i < s.n; i++) x[0][i] = s.w->master[i];
             run(&s);
             truth(&s, x[0], x[1], x[2]);
+            const float *m = s.o->m, *v = s.o->v;
             for (int64_t i = 0; i < s.n; i++) {
                 const lnt_param *q = owner(s.p, i);
                 assert_true(fabs(s.w->master[i] - x[0][i]) <= 3e-7 * (1 + fabs(x[0][i])));
-                assert_true(fabs(s.o->m[i] - x[1][i]) <= 3e-7 * (0.1 + fabs(x[1][i])) && fabs(s.o->v[i] - x[2][i]) <= 1e-6 * (0.1 + x[2][i]));
+                assert_true(fabs(m[i] - x[1][i]) <= 3e-7 * (0.1 + fabs(x[1][i])) && fabs(v[i] - x[2][i]) <= 1e-6 * (0.1 + x[2][i]));
                 const bool anything = q && i >= lnt_param_plain_end(s.p);
                 assert_true(s.w->grad_empty && (s.w->grad[i] == 0 || anything));
                 if (q && q->product) assert_int_equal(((lnt_bf16 *)s.w->work)[i - s.w->work_begin], lnt_f32_to_bf16(s.w->master[i]));
-                if (!q) assert_true(s.w->master[i] == 0 && s.o->m[i] == 0 && s.o->v[i] == 0);
+                if (!q) assert_true(s.w->master[i] == 0 && m[i] == 0 && v[i] == 0);
             }
             if (!first) {
                 first = lnt_alloc((size_t)s.n * 4);
@@ -218,6 +222,56 @@ static void without_masters(void **state)
         }
         lnt_free(first);
     }
+    lnt_cpu_force(lnt_cpu_machine());
+}
+
+/* Moments in bf16, with masters and without: each is, on the average, where float32 would have it, m's roundings say nothing of v's, and a weight is
+ * a few roundings of its moments away; paddings stay zero; the same bits for any number of threads, others for another seed. */
+static void moments_in_bf16(void **state)
+{
+    (void)state;
+    enum { M, V, SIDES };
+    for (int level = 0; level <= (int)lnt_cpu_machine(); level++)
+        for (int half = 0; half < 2; half++) {
+            lnt_cpu_force((lnt_cpu_level)level);
+            float *first = NULL;
+            for (int run_of = 0; run_of < 4; run_of++) { /* one, two, three threads, and another seed */
+                setting s = make_kept(run_of % 3 + 1, LINNET_BF16, half ? LINNET_BF16 : LINNET_F32, LINNET_BF16);
+                double *x[3], bias[SIDES] = {0}, size[SIDES] = {0}, both = 0, count = 0;
+                float *got = lnt_alloc((size_t)s.n * 12);
+                for (int i = 0; i < 3; i++) x[i] = lnt_calloc((size_t)s.n * 8);
+                assert_int_equal(lnt_weights_get(s.w, got), LINNET_OK);
+                for (int64_t i = 0; i < s.n; i++) x[0][i] = got[i];
+                s.seed = run_of == 3 ? 6 : 5;
+                run(&s);
+                truth(&s, x[0], x[1], x[2]);
+                assert_int_equal(lnt_weights_get(s.w, got), LINNET_OK);
+                assert_int_equal(lnt_floats_to_host(s.c, got + s.n, s.o->m, LINNET_BF16, s.n), LINNET_OK);
+                assert_int_equal(lnt_floats_to_host(s.c, got + 2 * s.n, s.o->v, LINNET_BF16, s.n), LINNET_OK);
+                for (int64_t i = 0; i < s.n; i++) {
+                    double off[SIDES];
+                    for (int k = 0; k < SIDES; k++) {
+                        const double y = got[(1 + k) * s.n + i], ulp = ldexp(1, ilogb(fabs(x[1 + k][i]) + 1e-30) - 7);
+                        off[k] = (y - x[1 + k][i]) / ulp;
+                        assert_true(fabs(off[k]) <= STEPS + 0.1);
+                        if (!owner(s.p, i)) assert_true(y == 0);
+                        bias[k] += off[k], size[k] += fabs(off[k]);
+                    }
+                    both += off[M] * off[V], count += owner(s.p, i) != NULL;
+                    const double ulp = half && i >= s.w->masters ? ldexp(1, ilogb(fabs(x[0][i]) + 0.02) - 7) : 0; /* the weight's own roundings */
+                    assert_true(fabs(got[i] - x[0][i]) <= 2e-3 + (STEPS + 0.1) * ulp); /* of steps of 0.01 */
+                }
+                for (int k = 0; k < SIDES; k++) assert_true(size[k] / count > 0.1 && fabs(bias[k] / count) < 0.01);
+                assert_true(fabs(both / count) < 0.01);
+                if (!first) first = got;
+                else if (run_of < 3) assert_memory_equal(first, got, (size_t)s.n * 12);
+                else assert_memory_not_equal(first, got, (size_t)s.n * 12);
+                for (int i = 0; i < 3; i++) lnt_free(x[i]);
+                if (got != first) lnt_free(got);
+                drop(&s);
+            }
+            lnt_free(first);
+        }
     lnt_cpu_force(lnt_cpu_machine());
 }
 
@@ -339,7 +393,8 @@ static void refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(steps), cmocka_unit_test(without_masters), cmocka_unit_test(rounding_of_edges),
-                                       cmocka_unit_test(sums), cmocka_unit_test(what_is_not_finite_updates_nothing), cmocka_unit_test(refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(steps), cmocka_unit_test(without_masters), cmocka_unit_test(moments_in_bf16),
+                                       cmocka_unit_test(rounding_of_edges), cmocka_unit_test(sums),
+                                       cmocka_unit_test(what_is_not_finite_updates_nothing), cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

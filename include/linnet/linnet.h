@@ -353,6 +353,7 @@ typedef struct {
     /* At the end of the run weights are written again in files of at most so many bytes of tensors (each has one at least), with an index, and
      * model.safetensors goes, where that is more than one file; until then, and where a run is stopped, it is all there is. 0: one file. */
     int64_t shard_bytes;
+    int32_t moments;              /* linnet_dtype of AdamW's moments: F32; BF16: half of their memory, rounded stochastically */
 } linnet_train_options;
 #define LINNET_TRAIN_OPTIONS_INIT                                                                                                   \
     { sizeof(linnet_train_options), NULL, 0, NULL, 0.1,                        /* texts n_texts held_out held_out_share */          \
@@ -360,7 +361,7 @@ typedef struct {
       8, 256, 1, 2e-3, 0.1, LINNET_WARMUP_AUTO,                           /* batch length accumulate rate share of it warmup */     \
       0.9, 0.95, 1e-8, 0.1, 1.0, 1,                                         /* beta1 beta2 epsilon weight_decay clip seed */        \
       250, 65536, 250, 0, LINNET_RECOMPUTE_NONE, NULL, NULL, LINNET_F32, NULL, 0, /* eval_every eval_tokens save_every isolate */ \
-      NULL, NULL, 0, 0, 0 }                                              /* field init warmup_from no_separator_loss shard_bytes */
+      NULL, NULL, 0, 0, 0, LINNET_F32 }                          /* field init warmup_from no_separator_loss shard_bytes moments */
 
 /* Train `config` and leave in `out`: config.json, model.safetensors, tokenizer.json, train_state.safetensors (optimizer moments, random and data
  * position) and log.jsonl. Resuming, config may be NULL, and must be the checkpoint's otherwise. One call at a time may train in a folder; a loss or
@@ -375,9 +376,9 @@ typedef struct {
     int64_t activations; /* of one micro-batch, with their gradients and workspaces */
     int64_t total;
 } linnet_training_memory;
-/* batch, length, recompute and weights as in linnet_train_options. */
+/* batch, length, recompute, weights and moments as in linnet_train_options. */
 LINNET_API linnet_status linnet_model_training_memory(linnet_context *c, const linnet_model *m, int64_t batch, int64_t length, int recompute,
-                                                      linnet_dtype weights, linnet_training_memory *out);
+                                                      linnet_dtype weights, linnet_dtype moments, linnet_training_memory *out);
 
 /* ---- evaluation ------------------------------------------------------------------------------------------------------------- */
 
@@ -526,8 +527,9 @@ typedef struct {
     size_t size;
     int64_t batch, length, repeats;
     int32_t recompute;      /* LINNET_RECOMPUTE_... */
+    int32_t moments;        /* linnet_dtype: as in linnet_train_options */
 } linnet_bench_train_options;
-#define LINNET_BENCH_TRAIN_OPTIONS_INIT { sizeof(linnet_bench_train_options), 4, 1024, 5, LINNET_RECOMPUTE_NONE }
+#define LINNET_BENCH_TRAIN_OPTIONS_INIT { sizeof(linnet_bench_train_options), 4, 1024, 5, LINNET_RECOMPUTE_NONE, LINNET_F32 }
 typedef struct {
     size_t size;
     double step_seconds, tokens_per_second, flops; /* median; useful FLOPs of a step: 6 per parameter and token plus the recurrences */

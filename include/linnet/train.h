@@ -91,10 +91,11 @@ typedef struct {
     int (*before_update)(void *user, linnet_trainer *t, int64_t step);
     /* Where `next` is NULL: `batch` windows a micro-batch, of the trainer's length, in the order of `linnet train`. They outlive the trainer. */
     linnet_windows *windows;
+    int32_t moments;       /* linnet_dtype of AdamW's moments: F32; BF16: half of their memory, rounded stochastically */
 } linnet_trainer_options;
 #define LINNET_TRAINER_OPTIONS_INIT                                                                              \
     { sizeof(linnet_trainer_options), 8, 256, 1, LINNET_RECOMPUTE_NONE, 2e-3, 0.9, 0.95, 1e-8, 0.1, 1.0, 1, NULL, \
-      NULL, NULL, NULL, NULL }
+      NULL, NULL, NULL, NULL, LINNET_F32 }
 
 /* What an update leaves behind. */
 typedef struct {

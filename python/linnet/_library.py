@@ -137,7 +137,8 @@ class MicroBatch(ctypes.Structure):
 class TrainerOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("batch", c_int64), ("length", c_int64), ("accumulate", c_int64), ("recompute", c_int32),
                 ("learning_rate", c_double), ("beta1", c_double), ("beta2", c_double), ("epsilon", c_double), ("weight_decay", c_double),
-                ("clip", c_double), ("seed", c_uint64), ("user", c_void_p), ("next", c_void_p), ("schedule", c_void_p), ("before_update", c_void_p)]
+                ("clip", c_double), ("seed", c_uint64), ("user", c_void_p), ("next", c_void_p), ("schedule", c_void_p), ("before_update", c_void_p),
+                ("windows", c_void_p), ("moments", c_int32)]
 
 
 class TrainerResult(ctypes.Structure):

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Optional
 from linnet import _library as L
 from linnet._arrays import Floats, floats_from, numbers
 from linnet._library import Context, library
-from linnet.model import Model, Path, _Owned
+from linnet.model import Model, Path, _dtype, _Owned
 
 RECOMPUTE = {"none": 0, "blocks": 1, "cheap": 2}
 
@@ -64,13 +64,15 @@ class Trainer(_Owned):
     _destroy = "linnet_trainer_destroy"
 
     def __init__(self, model: Model, batch: int = 8, length: int = 256, accumulate: int = 1, recompute: str = "none", learning_rate: float = 2e-3,
-                 beta1: float = 0.9, beta2: float = 0.95, epsilon: float = 1e-8, weight_decay: float = 0.1, clip: float = 1.0, seed: int = 1):
+                 beta1: float = 0.9, beta2: float = 0.95, epsilon: float = 1e-8, weight_decay: float = 0.1, clip: float = 1.0, seed: int = 1,
+                 moments: Any = "float32"):
         super().__init__(model.context)
         self.model, self.learning_rate = model, learning_rate
         if recompute not in RECOMPUTE:
             raise ValueError(f'recompute is "{recompute}", expected one of {", ".join(RECOMPUTE)}')
         o = L.TrainerOptions(size=ctypes.sizeof(L.TrainerOptions), batch=batch, length=length, accumulate=accumulate, recompute=RECOMPUTE[recompute],
-                             learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay, clip=clip, seed=seed)
+                             learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay, clip=clip, seed=seed,
+                             moments=_dtype(moments))
         with self.context.lock:
             self.context.check(self.context.lib.linnet_trainer_create(self.context.pointer, model.pointer, byref(o), byref(self.pointer)))
         self._made(model)

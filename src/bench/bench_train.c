@@ -48,7 +48,8 @@ static linnet_status small_config(lnt_ctx *c, const linnet_config *k, linnet_con
     return LINNET_OK;
 }
 
-static linnet_status small_losses(lnt_ctx *c, const linnet_config *k, linnet_dtype dtype, lnt_recompute recompute, double loss[CHECK_STEPS])
+static linnet_status small_losses(lnt_ctx *c, const linnet_config *k, linnet_dtype dtype, const linnet_bench_train_options *o,
+                                  double loss[CHECK_STEPS])
 {
     linnet_model *m = NULL;
     lnt_trainer *t = NULL;
@@ -56,7 +57,7 @@ static linnet_status small_losses(lnt_ctx *c, const linnet_config *k, linnet_dty
     linnet_status s;
     double seconds;
     LNT_TRY(linnet_model_create(c, k, dtype, 1, &m));
-    LNT_TRY_GOTO(s, lnt_trainer_create(c, m, CHECK_BATCH, CHECK_LENGTH, recompute, &t), done);
+    LNT_TRY_GOTO(s, lnt_trainer_create(c, m, CHECK_BATCH, CHECK_LENGTH, (lnt_recompute)o->recompute, (lnt_dtype)o->moments, &t), done);
     LNT_TRY_GOTO(s, random_ids(c, CHECK_BATCH * CHECK_LENGTH + 1, k->vocab_size, &ids), done);
     for (int i = 0; i < CHECK_STEPS; i++) LNT_TRY_GOTO(s, one_step(t, ids, CHECK_BATCH, &loss[i], &seconds, NULL), done);
 done:
@@ -67,7 +68,7 @@ done:
 }
 
 /* The same small model trained on the device (its third step replayed from a graph) and on the CPU: the time of wrong numbers is worth nothing. */
-static linnet_status check_device(lnt_ctx *c, const linnet_model *m, lnt_recompute recompute)
+static linnet_status check_device(lnt_ctx *c, const linnet_model *m, const linnet_bench_train_options *options)
 {
     const double tolerance = m->dtype == LINNET_F32 ? 1e-4 : 5e-3;
     linnet_context_options o = LINNET_CONTEXT_OPTIONS_INIT;
@@ -77,8 +78,8 @@ static linnet_status check_device(lnt_ctx *c, const linnet_model *m, lnt_recompu
     linnet_status s = linnet_context_create(&o, &cpu);
     if (s != LINNET_OK) s = lnt_fail(c, s, "no CPU to compare with: %s", cpu ? linnet_error_message(cpu) : "out of memory");
     if (s == LINNET_OK) s = small_config(c, m->config, &k);
-    if (s == LINNET_OK) s = small_losses(c, k, m->dtype, recompute, here);
-    if (s == LINNET_OK && (s = small_losses(cpu, k, m->dtype, recompute, there)) != LINNET_OK) lnt_fail(c, s, "%s", linnet_error_message(cpu));
+    if (s == LINNET_OK) s = small_losses(c, k, m->dtype, options, here);
+    if (s == LINNET_OK && (s = small_losses(cpu, k, m->dtype, options, there)) != LINNET_OK) lnt_fail(c, s, "%s", linnet_error_message(cpu));
     for (int i = 0; s == LINNET_OK && i < CHECK_STEPS; i++)
         if (!(fabs(here[i] - there[i]) <= tolerance * fabs(there[i])))
             s = lnt_fail(c, LINNET_EINTERNAL, "a small model's loss at step %d is %.7g on this device and %.7g on the CPU", i + 1, here[i], there[i]);
@@ -100,11 +101,10 @@ static linnet_status measure(lnt_ctx *c, linnet_model *m, const linnet_bench_tra
     int32_t *ids = NULL;
     double *seconds = lnt_alloc(lnt_bytes((size_t)o->repeats, sizeof *seconds));
     if (!seconds) return lnt_fail_memory(c, lnt_bytes((size_t)o->repeats, sizeof *seconds));
-    const lnt_recompute recompute = (lnt_recompute)o->recompute;
     const bool cuda = lnt_on_cuda(c);
-    if (cuda) LNT_TRY_GOTO(s, check_device(c, m, recompute), done);
+    if (cuda) LNT_TRY_GOTO(s, check_device(c, m, o), done);
     LNT_TRY_GOTO(s, random_ids(c, tokens + 1, m->config->vocab_size, &ids), done);
-    LNT_TRY_GOTO(s, lnt_trainer_create(c, m, o->batch, o->length, recompute, &t), done);
+    LNT_TRY_GOTO(s, lnt_trainer_create(c, m, o->batch, o->length, (lnt_recompute)o->recompute, (lnt_dtype)o->moments, &t), done);
     double first = 0, last = 0, ignored;
     /* Not counted: a step that touches the memory for the first time; on a GPU, one more that is recorded. */
     for (int64_t i = cuda ? -GRAPH_STEPS : -1; i < o->repeats; i++) {

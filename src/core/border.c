@@ -59,6 +59,7 @@ static const range of_train[] = {
     FIELD(O, save_every, I64, 0, ENDLESS),
     FIELD(O, recompute, I32, LINNET_RECOMPUTE_NONE, LINNET_RECOMPUTE_CHEAP),
     FIELD(O, weights, I32, LINNET_F32, LINNET_BF16),
+    FIELD(O, moments, I32, LINNET_F32, LINNET_BF16),
     FIELD(O, n_given, I32, 0, 1e6),
 };
 #undef O
@@ -75,6 +76,7 @@ static const range of_trainer[] = {
     FIELD(O, epsilon, F64, 1e-30, 1),
     FIELD(O, weight_decay, F64, 0, 1e3),
     FIELD(O, clip, F64, 0, 1e30),
+    FIELD(O, moments, I32, LINNET_F32, LINNET_BF16),
 };
 #undef O
 
@@ -131,6 +133,7 @@ static const range of_bench_train[] = {
     FIELD(O, length, I64, 1, MOST_LENGTH),
     FIELD(O, repeats, I64, 1, 1e6),
     FIELD(O, recompute, I32, LINNET_RECOMPUTE_NONE, LINNET_RECOMPUTE_CHEAP),
+    FIELD(O, moments, I32, LINNET_F32, LINNET_BF16),
 };
 #undef O
 

@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "core/context.h"
 #include "core/memory.h"
+#include "simd/convert.h"
 
 /* ---- the CPU: device memory is host memory ---- */
 
@@ -99,3 +100,33 @@ void lnt_device_copy(lnt_ctx *c, void *dst, const void *src, size_t n) { if (n) 
 void lnt_device_zero(lnt_ctx *c, void *dst, size_t n) { if (n) c->device->zero(c->device, dst, n); }
 void lnt_device_wait(lnt_ctx *c) { c->device->wait(c->device); }
 void lnt_device_put(lnt_ctx *c, void *dst, const void *host, size_t n) { if (n) c->device->put(c->device, dst, host, n); }
+
+enum { BLOCK = 1 << 20 }; /* numbers converted at a time */
+
+linnet_status lnt_floats_to_device(lnt_ctx *c, void *dst, lnt_dtype t, const float *host, int64_t n)
+{
+    if (t == LINNET_F32) return lnt_to_device(c, dst, host, (size_t)n * sizeof *host), LINNET_OK;
+    lnt_bf16 *part = lnt_alloc(BLOCK * sizeof *part);
+    if (!part) return lnt_fail_memory(c, BLOCK * sizeof *part);
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        const int64_t m = n - at < BLOCK ? n - at : BLOCK;
+        lnt_f32_to_bf16_many(c, part, host + at, m);
+        lnt_to_device(c, (lnt_bf16 *)dst + at, part, (size_t)m * sizeof *part);
+    }
+    lnt_free(part);
+    return LINNET_OK;
+}
+
+linnet_status lnt_floats_to_host(lnt_ctx *c, float *host, const void *src, lnt_dtype t, int64_t n)
+{
+    if (t == LINNET_F32) return lnt_to_host(c, host, src, (size_t)n * sizeof *host), LINNET_OK;
+    lnt_bf16 *part = lnt_alloc(BLOCK * sizeof *part);
+    if (!part) return lnt_fail_memory(c, BLOCK * sizeof *part);
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        const int64_t m = n - at < BLOCK ? n - at : BLOCK;
+        lnt_to_host(c, part, (const lnt_bf16 *)src + at, (size_t)m * sizeof *part);
+        for (int64_t i = 0; i < m; i++) host[at + i] = lnt_bf16_to_f32(part[i]);
+    }
+    lnt_free(part);
+    return LINNET_OK;
+}

@@ -67,5 +67,8 @@ void lnt_device_copy(lnt_ctx *c, void *dst, const void *src, size_t bytes);
 void lnt_device_zero(lnt_ctx *c, void *dst, size_t bytes);
 void lnt_device_wait(lnt_ctx *c);
 void lnt_device_put(lnt_ctx *c, void *dst, const void *host, size_t bytes);
+/* n numbers, float32 on the host, float32 or bf16 (t) on the device; rounded to the nearest. LINNET_ENOMEM. */
+linnet_status lnt_floats_to_device(lnt_ctx *c, void *dst, lnt_dtype t, const float *host, int64_t n);
+linnet_status lnt_floats_to_host(lnt_ctx *c, float *host, const void *src, lnt_dtype t, int64_t n);
 
 #endif

@@ -212,15 +212,17 @@ static int64_t block_of(const lnt_param *q)
 typedef struct {
     const lnt_naming *n;
     lnt_weights *w;           /* where to: there, */
-    float *arena, *host;      /* or to the device's arena, or to the parameter's own values on the host */
+    void *arena;              /* or to the device's arena */
+    lnt_dtype type;           /* of numbers of this type, */
+    float *host;              /* or to the parameter's own values on the host */
     float *block;
 } sink;
 
 static linnet_status hand_over(lnt_ctx *c, const sink *out, const lnt_param *q, int64_t to, const float *values, int64_t n)
 {
     if (out->w) return lnt_weights_put(out->w, q, to, values, n);
-    if (out->host) memcpy(out->host + to, values, (size_t)n * sizeof *values);
-    else lnt_to_device(c, out->arena + q->offset + to, values, (size_t)n * 4);
+    if (!out->host) return lnt_floats_to_device(c, (char *)out->arena + (q->offset + to) * (int64_t)lnt_dtype_size(out->type), out->type, values, n);
+    memcpy(out->host + to, values, (size_t)n * sizeof *values);
     return LINNET_OK;
 }
 
@@ -297,9 +299,9 @@ linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const ln
     return read_all(c, s, n, w->program, (sink){.w = w});
 }
 
-linnet_status lnt_checkpoint_read_arena(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, float *arena)
+linnet_status lnt_checkpoint_read_arena(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, void *arena, lnt_dtype t)
 {
-    return read_all(c, s, n, p, (sink){.arena = arena});
+    return read_all(c, s, n, p, (sink){.arena = arena, .type = t});
 }
 
 linnet_status lnt_checkpoint_read_param(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, const lnt_param *q,

@@ -22,7 +22,8 @@ linnet_status lnt_checkpoint_check(lnt_ctx *c, const lnt_safetensors *s, const l
 /* Fill every parameter, after that check. */
 linnet_status lnt_checkpoint_read(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, lnt_weights *w);
 /* The same into an arena of the device, [lnt_param_elements(p)]. */
-linnet_status lnt_checkpoint_read_arena(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, float *arena);
+linnet_status lnt_checkpoint_read_arena(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, void *arena,
+                                        lnt_dtype t);
 
 /* Parameter q alone, values[q->count] on the host; of a file that lnt_checkpoint_check has seen. */
 linnet_status lnt_checkpoint_read_param(lnt_ctx *c, const lnt_safetensors *s, const lnt_naming *n, const lnt_program *p, const lnt_param *q,

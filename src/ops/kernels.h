@@ -139,16 +139,18 @@ LNT_DECLARE_KERNEL(lnt_softcap_back_kernel, lnt_softcap_back);
 /* ---- optimizer (ops/optimizer.h has the equations) ------------------------------------------------------------------------------- */
 
 /* One piece of a parameter: a float32 master w, with its working copy or without; or no master, and the weights themselves in `work`, rounded by the
- * word of element first + i of the stream. */
+ * word of element first + i of the stream. Moments in bf16 are rounded by such a word of theirs, m by its lower half and v by the upper. */
 typedef struct {
     int64_t n, first;
-    float *w, *g, *m, *v;
+    float *w, *g;
+    void *m, *v;
+    lnt_dtype kept;                /* type of m and v */
     lnt_bf16 *work;
     float scale, b1, b2, one_b1, one_b2;
     float rate, root, epsilon;     /* lr / (1-b1^t), (1-b2^t)^-1/2 */
     float shrink;                  /* lr weight_decay, or 0 */
     bool zero;                     /* g becomes zero */
-    uint64_t seed, stream;
+    uint64_t seed, stream, moment_stream;
 } lnt_adamw_args;
 typedef void lnt_adamw_kernel(const lnt_adamw_args *a);
 LNT_DECLARE_VARIANTS(lnt_adamw_kernel, lnt_adamw);

@@ -25,21 +25,21 @@ static int64_t cut(const lnt_weights *w, lnt_piece *out)
     return n;
 }
 
-linnet_status lnt_optimizer_create(lnt_ctx *c, lnt_weights *w, lnt_optimizer **out)
+linnet_status lnt_optimizer_create(lnt_ctx *c, lnt_weights *w, lnt_dtype moments, lnt_optimizer **out)
 {
     *out = NULL;
     lnt_optimizer *o = lnt_calloc(sizeof *o);
     if (!o) return lnt_fail_memory(c, sizeof *o);
-    *o = (lnt_optimizer){.c = c, .w = w, .n_pieces = cut(w, NULL)};
-    const size_t bytes = lnt_bytes((size_t)w->elements, 4), table = lnt_bytes((size_t)o->n_pieces, sizeof *o->pieces);
+    *o = (lnt_optimizer){.c = c, .w = w, .kept = moments, .n_pieces = cut(w, NULL)};
+    const size_t bytes = lnt_bytes((size_t)w->elements, lnt_dtype_size(moments)), table = lnt_bytes((size_t)o->n_pieces, sizeof *o->pieces);
     linnet_status s = LINNET_OK;
     lnt_piece *pieces = lnt_alloc(table);
     if (!pieces) {
         s = lnt_fail_memory(c, table);
         goto done;
     }
-    LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, (void **)&o->m), done);
-    LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, (void **)&o->v), done);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, &o->m), done);
+    LNT_TRY_GOTO(s, lnt_device_alloc(c, bytes, &o->v), done);
     LNT_TRY_GOTO(s, lnt_device_alloc(c, sizeof *o->sums, (void **)&o->sums), done);
     LNT_TRY_GOTO(s, lnt_device_alloc(c, table, (void **)&o->pieces), done);
     LNT_TRY_GOTO(s, lnt_device_alloc(c, lnt_bytes((size_t)o->n_pieces, sizeof *o->parts), (void **)&o->parts), done);
@@ -101,8 +101,8 @@ static void update(lnt_optimizer *o, const lnt_adamw_args *common)
         a.w = p->master ? w->master + p->at : NULL;
         a.work = p->work ? (lnt_bf16 *)w->work + (p->at - w->work_begin) : NULL;
         a.g = w->grad + p->at;
-        a.m = o->m + p->at;
-        a.v = o->v + p->at;
+        a.m = (char *)o->m + p->at * (int64_t)lnt_dtype_size(o->kept);
+        a.v = (char *)o->v + p->at * (int64_t)lnt_dtype_size(o->kept);
         a.scale = (float)o->sums->scale;
         a.zero = p->zero;
         if (!p->decay) a.shrink = 0;
@@ -132,7 +132,8 @@ linnet_status lnt_optimizer_step(lnt_optimizer *o, const lnt_adamw *h)
     const lnt_adamw_args a = {.b1 = (float)h->beta1, .b2 = (float)h->beta2, .one_b1 = (float)(1.0 - h->beta1), .one_b2 = (float)(1.0 - h->beta2),
                               .rate = (float)(h->learning_rate / c1), .root = (float)(1.0 / sqrt(c2)), .epsilon = (float)h->epsilon,
                               .shrink = (float)(h->learning_rate * h->weight_decay), .seed = h->seed,
-                              .stream = lnt_stream_of("stochastic rounding") + (uint64_t)h->step};
+                              .stream = lnt_stream_of("stochastic rounding") + (uint64_t)h->step, .kept = o->kept,
+                              .moment_stream = lnt_stream_of("rounding of moments") + (uint64_t)h->step};
     ON_DEVICE(o, norm, lnt_optimizer_norm_cuda, o, h->clip);
     ON_DEVICE(o, update, lnt_optimizer_update_cuda, o, &a);
     o->w->grad_empty = true;

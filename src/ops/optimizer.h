@@ -7,8 +7,9 @@
  *
  * Where the norm or the sum of the losses is not finite, weights and moments stay as they are; the caller sees it in what he reads.
  *
- * A weight kept without a float32 master is rounded stochastically to bf16: up or down to a neighbour with the probability that makes the mean
- * right, by bits that are a function of (seed, step, element).
+ * A weight kept without a float32 master, and moments kept in bf16, are rounded stochastically: up or down to a neighbour with the probability that
+ * makes the mean right, by bits that are a function of (seed, step, element). Without that a second moment would stand still: of b2 = 0.999 a step
+ * changes it by less than half of bf16's.
  *
  * Everything stays on the device: norm, clipping and the sum of the losses are read once, when the step is over. The paddings between parameters
  * are left zero. */
@@ -42,7 +43,8 @@ typedef struct {
 typedef struct lnt_optimizer {
     lnt_ctx *c;
     lnt_weights *w;
-    float *m, *v;         /* device, [elements]: the moments */
+    lnt_dtype kept;       /* of the moments: LINNET_F32 or LINNET_BF16 */
+    void *m, *v;          /* device, [elements]: the moments */
     lnt_step_sums *sums;  /* device */
     int64_t n_pieces;
     lnt_piece *pieces;    /* device, [n_pieces] */
@@ -50,7 +52,7 @@ typedef struct lnt_optimizer {
 } lnt_optimizer;
 
 /* Moments are zero. The weights must have gradients. */
-linnet_status lnt_optimizer_create(lnt_ctx *c, lnt_weights *w, lnt_optimizer **out);
+linnet_status lnt_optimizer_create(lnt_ctx *c, lnt_weights *w, lnt_dtype moments, lnt_optimizer **out);
 void lnt_optimizer_destroy(lnt_optimizer *o);
 /* nats += the sum of loss[0..n), device memory. */
 void lnt_optimizer_add_losses(lnt_optimizer *o, const float *loss, int64_t n);

@@ -1,7 +1,7 @@
 /* The optimizer on a GPU: three launches a step, one more for each micro-batch's losses, no wait.
  *
  * Floor: the update reads gradient, moments and weights and writes them back: 30 bytes an element with a float32 master and a bf16 copy, 22 with bf16
- * weights alone (4 more where the gradient has to become zero); the norm reads the gradients once, 4 bytes. */
+ * weights alone, 8 less with moments in bf16 (4 more where the gradient has to become zero); the norm reads the gradients once, 4 bytes. */
 #include "device/cuda.cuh"
 
 extern "C" {
@@ -61,14 +61,25 @@ __global__ void __launch_bounds__(FINISH) norm_kernel(lnt_step_sums *sums, const
     sums->scale = clip > 0 && x > clip ? clip / x : 1.0;
 }
 
-struct arenas {
-    float *w, *g, *m, *v;
+template <typename M> struct arenas {
+    float *w, *g;
+    M *m, *v;
     lnt_bf16 *work; /* of element 0, which is before the first there is */
     const lnt_step_sums *sums;
     const lnt_piece *pieces;
 };
 
-__global__ void __launch_bounds__(THREADS) adamw_kernel(const arenas x, const lnt_adamw_args a)
+/* Rounded by the upper halves of the words. */
+__device__ void store_rounded(lnt_bf16 *to, const float *x, const uint32_t *words)
+{
+    lnt_pack<lnt_bf16, 4> r;
+#pragma unroll
+    for (int k = 0; k < 4; k++) r.x[k] = lnt_round_bits(__float_as_uint(x[k]), words[k]);
+    *(lnt_pack<lnt_bf16, 4> *)to = r;
+}
+
+/* M: how moments are kept. */
+template <typename M> __global__ void __launch_bounds__(THREADS) adamw_kernel(const arenas<M> x, const lnt_adamw_args a)
 {
     const lnt_piece p = x.pieces[blockIdx.x];
     const float scale = (float)x.sums->scale, shrink = p.decay ? a.shrink : 0.0f;
@@ -92,18 +103,23 @@ __global__ void __launch_bounds__(THREADS) adamw_kernel(const arenas x, const ln
             v[k] = v[k] * a.b2 + s * s * a.one_b2;
             w[k] = w[k] - w[k] * shrink - m[k] * a.rate / (sqrtf(v[k]) * a.root + a.epsilon);
         }
-        store_pack<4>(x.m + e, m);
-        store_pack<4>(x.v + e, v);
+        uint32_t words[4];
+        if constexpr (sizeof(M) == 2) {
+            lnt_philox(a.seed, a.moment_stream, (uint64_t)e / 4, words);
+            store_rounded((lnt_bf16 *)x.v + e, v, words);
+#pragma unroll
+            for (int k = 0; k < 4; k++) words[k] <<= 16;
+            store_rounded((lnt_bf16 *)x.m + e, m, words);
+        } else {
+            store_pack<4>(x.m + e, m);
+            store_pack<4>(x.v + e, v);
+        }
         if (p.zero) store_pack<4>(x.g + e, zero);
         if (p.master) store_pack<4>(x.w + e, w);
         if (p.master && p.work) store_pack<4>((bf16 *)x.work + e, w);
         if (!p.master) {
-            uint32_t words[4];
-            lnt_pack<lnt_bf16, 4> r;
             lnt_philox(a.seed, a.stream, (uint64_t)e / 4, words);
-#pragma unroll
-            for (int k = 0; k < 4; k++) r.x[k] = lnt_round_bits(__float_as_uint(w[k]), words[k]);
-            *(lnt_pack<lnt_bf16, 4> *)(x.work + e) = r;
+            store_rounded(x.work + e, w, words);
         }
     }
 }
@@ -120,10 +136,16 @@ extern "C" void lnt_optimizer_norm_cuda(lnt_optimizer *o, double clip)
     norm_kernel<<<1, FINISH, 0, stream>>>(o->sums, o->parts, o->n_pieces, clip);
 }
 
-extern "C" void lnt_optimizer_update_cuda(lnt_optimizer *o, const lnt_adamw_args *common)
+template <typename M> static void update(lnt_optimizer *o, const lnt_adamw_args *common)
 {
     const lnt_weights *w = o->w;
-    const arenas x = {.w = w->master, .g = w->grad, .m = o->m, .v = o->v, .work = (lnt_bf16 *)w->work - w->work_begin, .sums = o->sums,
-                      .pieces = o->pieces};
-    adamw_kernel<<<(unsigned)o->n_pieces, THREADS, 0, lnt_stream(o->c)>>>(x, *common);
+    const arenas<M> x = {.w = w->master, .g = w->grad, .m = (M *)o->m, .v = (M *)o->v, .work = (lnt_bf16 *)w->work - w->work_begin, .sums = o->sums,
+                         .pieces = o->pieces};
+    adamw_kernel<M><<<(unsigned)o->n_pieces, THREADS, 0, lnt_stream(o->c)>>>(x, *common);
+}
+
+extern "C" void lnt_optimizer_update_cuda(lnt_optimizer *o, const lnt_adamw_args *common)
+{
+    if (o->kept == LINNET_BF16) update<bf16>(o, common);
+    else update<float>(o, common);
 }

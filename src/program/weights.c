@@ -5,7 +5,6 @@
 #include "core/threads.h"
 #include "device/device.h"
 #include "program/plan.h"
-#include "simd/convert.h"
 
 linnet_status lnt_weights_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype, lnt_dtype kept, lnt_weights **out)
 {
@@ -100,8 +99,6 @@ lnt_param_view lnt_weights_view(const lnt_weights *w, const lnt_param *q)
     return v;
 }
 
-enum { BLOCK = 1 << 20 }; /* elements converted at a time */
-
 static int64_t row_of(const lnt_param *q) { return q->dim[q->ndim - 1]; }
 
 /* A row's largest number is 127 times its scale. What is not finite makes the scale NaN, and with it all that the row is multiplied with. */
@@ -126,7 +123,7 @@ static linnet_status put_small(lnt_weights *w, const lnt_param *q, int64_t first
                         (long long)(first + n), q->name, (long long)row);
     int8_t *to = w->small + (q->offset - w->masters) + first;
     float *scale = w->scale + q->row + first / row;
-#pragma omp parallel for num_threads(lnt_threads(w->c)) schedule(static) if (n > BLOCK / 16)
+#pragma omp parallel for num_threads(lnt_threads(w->c)) schedule(static) if (n > 1 << 16)
     for (int64_t r = 0; r < n / row; r++) round_row(to + r * row, scale + r, values + r * row, row);
     return LINNET_OK;
 }
@@ -138,29 +135,13 @@ linnet_status lnt_weights_put(lnt_weights *w, const lnt_param *q, int64_t first,
     if (v.scale) return put_small(w, q, first, values, n);
     if (v.master) lnt_to_device(w->c, w->master + q->offset + first, values, (size_t)n * 4);
     if (v.work == v.master) return LINNET_OK;
-    lnt_bf16 *part = lnt_alloc(BLOCK * sizeof *part);
-    if (!part) return lnt_fail_memory(w->c, BLOCK * sizeof *part);
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        const int64_t m = n - at < BLOCK ? n - at : BLOCK;
-        lnt_f32_to_bf16_many(w->c, part, values + at, m);
-        lnt_to_device(w->c, (lnt_bf16 *)w->work + (q->offset - w->work_begin) + first + at, part, (size_t)m * sizeof *part);
-    }
-    lnt_free(part);
-    return LINNET_OK;
+    return lnt_floats_to_device(w->c, (lnt_bf16 *)w->work + (q->offset - w->work_begin) + first, LINNET_BF16, values, n);
 }
 
 /* n elements of the working copy that stands for masters, from element `at` of the arena. */
 static linnet_status widen(const lnt_weights *w, int64_t at, float *values, int64_t n)
 {
-    lnt_bf16 *part = lnt_alloc(BLOCK * sizeof *part);
-    if (!part) return lnt_fail_memory(w->c, BLOCK * sizeof *part);
-    for (int64_t done = 0; done < n; done += BLOCK) {
-        const int64_t m = n - done < BLOCK ? n - done : BLOCK;
-        lnt_to_host(w->c, part, (const lnt_bf16 *)w->work + (at + done - w->work_begin), (size_t)m * sizeof *part);
-        for (int64_t i = 0; i < m; i++) values[done + i] = lnt_bf16_to_f32(part[i]);
-    }
-    lnt_free(part);
-    return LINNET_OK;
+    return lnt_floats_to_host(w->c, values, (const lnt_bf16 *)w->work + (at - w->work_begin), LINNET_BF16, n);
 }
 
 linnet_status lnt_weights_take(const lnt_weights *w, const lnt_param *q, int64_t first, float *values, int64_t n)

@@ -39,6 +39,7 @@ static const setting settings[] = {
     OPTION(recompute, INT),
     OPTION(max_seconds, DOUBLE),
     OPTION(weights, DTYPE, .optional = true),
+    OPTION(moments, DTYPE, .optional = true),
     OPTION(train_tokenizer, INT64, .optional = true, .most = INT32_MAX),
     {.key = "option.dtype", .kind = DTYPE, .optional = true, .offset = offsetof(lnt_run_settings, dtype)},
     OPTION(warmup_from, DOUBLE, .optional = true),

@@ -219,6 +219,7 @@ static linnet_status open_model(run *r, const linnet_config *config)
     o.weight_decay = r->s.o.weight_decay;
     o.clip = r->s.o.clip;
     o.seed = r->s.o.seed;
+    o.moments = r->s.o.moments;
     o.user = r;
     o.next = next_batch;
     o.schedule = learning_rate;

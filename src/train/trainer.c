@@ -4,7 +4,8 @@
 
 #include "device/device.h"
 
-linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int64_t length, lnt_recompute recompute, lnt_trainer **out)
+linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int64_t length, lnt_recompute recompute, lnt_dtype moments,
+                                 lnt_trainer **out)
 {
     *out = NULL;
     int64_t tokens;
@@ -19,7 +20,7 @@ linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int
                        .hyper = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .clip = 1}};
     linnet_status s;
     LNT_TRY_GOTO(s, lnt_weights_need_grad(m->w), fail);
-    LNT_TRY_GOTO(s, lnt_optimizer_create(c, m->w, &t->optimizer), fail);
+    LNT_TRY_GOTO(s, lnt_optimizer_create(c, m->w, moments, &t->optimizer), fail);
     lnt_plan_options o = {
         .tokens = tokens, .n_seq = batch, .dtype = m->dtype, .training = true, .recompute = recompute, .n_outputs = 1, .outputs = {m->loss}};
     LNT_TRY_GOTO(s, lnt_plan_create(c, m->p, &o, &t->plan), fail);

@@ -22,7 +22,8 @@ typedef struct linnet_trainer {
     int32_t *ids;              /* [tokens] of windows; NULL: there are none */
 } lnt_trainer;
 
-linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int64_t length, lnt_recompute recompute, lnt_trainer **out);
+linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int64_t length, lnt_recompute recompute, lnt_dtype moments,
+                                 lnt_trainer **out);
 void lnt_trainer_destroy(lnt_trainer *t);
 
 /* Add the gradients of scale * (sum of the losses) over a micro-batch, and the losses to the step's sum; targets < 0 are ignored. cu NULL: n_seq

@@ -22,7 +22,7 @@ linnet_status linnet_trainer_create(linnet_context *c, linnet_model *m, const li
         return lnt_fail(c, LINNET_EINVAL, "windows of %lld tokens for a trainer of length %lld", (long long)lnt_windows_length(o.windows),
                         (long long)o.length);
     linnet_trainer *t;
-    LNT_TRY(lnt_trainer_create(c, m, o.batch, o.length, (lnt_recompute)o.recompute, &t));
+    LNT_TRY(lnt_trainer_create(c, m, o.batch, o.length, (lnt_recompute)o.recompute, (lnt_dtype)o.moments, &t));
     t->o = o;
     t->hyper = (lnt_adamw){.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.epsilon, .weight_decay = o.weight_decay, .clip = o.clip, .seed = o.seed};
     t->targets = lnt_alloc(lnt_bytes((size_t)t->tokens, sizeof *t->targets));

@@ -36,8 +36,7 @@ static linnet_status fetch(lnt_ctx *c, const lnt_trainer *t, int i, float **out)
     *out = lnt_alloc(bytes);
     if (!*out) return lnt_fail_memory(c, bytes);
     if (i == WEIGHT) return lnt_weights_get(t->m->w, *out);
-    lnt_to_host(c, *out, i == MOMENT1 ? t->optimizer->m : t->optimizer->v, bytes);
-    return LINNET_OK;
+    return lnt_floats_to_host(c, *out, i == MOMENT1 ? t->optimizer->m : t->optimizer->v, t->optimizer->kept, t->m->w->elements);
 }
 
 linnet_status lnt_trainer_stage(lnt_ctx *c, const lnt_trainer *t, const char *path, int n_metadata, const char *const *metadata, lnt_file_writer *w)
@@ -73,6 +72,6 @@ linnet_status lnt_trainer_read(lnt_ctx *c, const lnt_safetensors *s, lnt_trainer
 {
     LNT_TRY(lnt_trainer_fits(c, s, t->m->p)); /* all of it, before a weight is touched */
     LNT_TRY(lnt_checkpoint_read(c, s, &(lnt_naming){.prefix = prefix[WEIGHT]}, t->m->w));
-    LNT_TRY(lnt_checkpoint_read_arena(c, s, &(lnt_naming){.prefix = prefix[MOMENT1]}, t->m->p, t->optimizer->m));
-    return lnt_checkpoint_read_arena(c, s, &(lnt_naming){.prefix = prefix[MOMENT2]}, t->m->p, t->optimizer->v);
+    LNT_TRY(lnt_checkpoint_read_arena(c, s, &(lnt_naming){.prefix = prefix[MOMENT1]}, t->m->p, t->optimizer->m, t->optimizer->kept));
+    return lnt_checkpoint_read_arena(c, s, &(lnt_naming){.prefix = prefix[MOMENT2]}, t->m->p, t->optimizer->v, t->optimizer->kept);
 }

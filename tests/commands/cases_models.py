@@ -174,6 +174,26 @@ def bf16_weights(folder):
     refused("train", text_file(), "--out", folder / "f32", *SMALL, "--weights", "bf16", says=["--dtype bf16"])
 
 
+@case("train --moments bf16 learns as well, and resumes bit for bit, with float32 weights and without")
+def bf16_moments(folder):
+    def loss(run):
+        return [json.loads(x)["loss"] for x in (folder / run / "log.jsonl").read_text().splitlines()]
+    linnet("train", text_file(), "--out", folder / "f32", *SMALL)
+    for name, kept in (("masters", []), ("alone", ["--dtype", "bf16", "--weights", "bf16"])):
+        flags = [*SMALL, *kept, "--moments", "bf16"]
+        linnet("train", text_file(), "--out", folder / name, *flags)
+        p = start("train", text_file(), "--out", folder / f"{name} m", *flags, "--json")
+        wait_for_step(p, 12)
+        p.send_signal(signal.SIGTERM)
+        p.communicate(timeout=60)
+        assert p.returncode == 130
+        linnet("train", text_file(), "--out", folder / f"{name} m", "--resume")
+        assert weights(folder / f"{name} m") == weights(folder / name)
+        assert loss(name) != loss("f32") and abs(loss(name)[-1] - loss("f32")[-1]) < 0.1, (loss(name)[-1], loss("f32")[-1])
+    refused("train", text_file(), "--out", folder / "masters m", "--resume", "--moments", "f32", says=["moments is f32", "bf16"])
+    refused("train", text_file(), "--out", folder / "m", *SMALL, "--moments", "f16", says=["--moments", "f16", "bf16"])
+
+
 @case("train with a random number of solver steps resumes bit for bit, and differentiating the steps is another training")
 def solver_steps(folder):
     mesa = [x for i, x in enumerate(SMALL) if "expand_v=1" not in SMALL[i:i + 2]]

@@ -238,7 +238,7 @@ def settings_of_the_checkpoint(folder):
     held.write_text(text_file().read_text()[:6000])
     other = folder / "other.txt"
     other.write_text(text_file().read_text()[100:6000])
-    flags = [*SMALL, "--dtype", "bf16", "--weights", "bf16", "--held-out", held, "--accumulate", "2", "--isolate-documents"]
+    flags = [*SMALL, "--dtype", "bf16", "--weights", "bf16", "--moments", "bf16", "--held-out", held, "--accumulate", "2", "--isolate-documents"]
     linnet("train", text_file(), "--out", folder / "whole", *flags)
     out = interrupted(folder / "m", 7, flags=flags)
     before = files_below(out)
@@ -248,7 +248,7 @@ def settings_of_the_checkpoint(folder):
                               ("epsilon", "1e-06", "1e-08"), ("weight-decay", "0", "0.1"), ("clip", "0", "1"), ("seed", "2", "1"),
                               ("held-out-share", "0.2", "0.1"), ("eval-every", "5", "10"), ("eval-tokens", "0", "512"), ("save-every", "4", "5"),
                               ("recompute", "cheap", "0"), ("minutes", "5", "0"), ("steps", "30", "20"), ("dtype", "f32", "bf16"),
-                              ("weights", "f32", "bf16"), ("train-tokenizer", "300", "0"), ("layers", "3", "2"), ("heads", "4", "2")):
+                              ("weights", "f32", "bf16"), ("moments", "f32", "bf16"), ("train-tokenizer", "300", "0"), ("layers", "3", "2"), ("heads", "4", "2")):
         done = refused(*resume, f"--{flag}", value, says=["300" if value == "5" and flag == "minutes" else value if flag != "recompute" else "2", kept])
         assert "was started with" in done.err, done.err
     refused(*resume, "--mixer", "retnet", says=["retnet", "gated_deltanet"])

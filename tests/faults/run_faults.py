@@ -26,10 +26,10 @@ from xml.etree import ElementTree
 SOURCE = Path(__file__).resolve().parents[2]
 SMALL = ["--set", "hidden_size=32", "--set", "num_hidden_layers=2", "--set", "num_heads=2", "--batch", "2", "--length", "32", "--steps", "6", "--warmup", "2",
          "--eval-every", "4", "--eval-tokens", "128", "--save-every", "2"]
-# flags of four trainings: a recurrence, attention beside it, matrices in bf16 alone, weights cut into shards at the end
+# flags of four trainings: a recurrence, attention beside it, matrices and moments in bf16 alone, weights cut into shards at the end
 MODELS = {"delta": ["--mixer", "gated_deltanet", "--set", "head_dim=16", "--set", "expand_v=1"],
           "hybrid": ["--pattern", "retnet,attention"],
-          "bf16": ["--mixer", "linear_attn", "--dtype", "bf16", "--weights", "bf16"],
+          "bf16": ["--mixer", "linear_attn", "--dtype", "bf16", "--weights", "bf16", "--moments", "bf16"],
           "shards": ["--mixer", "retnet", "--shard-size", "40KB"]}
 MODES = ["error", "denied", "full", "short", "kill"]
 SECONDS_OF_CPU = 5     # of a command on files of some ten kilobytes
