@@ -32,7 +32,7 @@ struct way {
     bool first_turn;     /* ... in the first turn of its ring alone ... */
     int alone;           /* ... where there is one block a multiprocessor */
     bool at_once;        /* the next kernel may begin as soon as this one has */
-    bool even;           /* as few blocks as do not make the longest list of tiles longer */
+    bool even;           /* where no block has more than two tiles, as few blocks as have two */
 };
 
 struct product {
@@ -225,8 +225,8 @@ int main()
     for (int round = 0; round < ROUNDS; round++)
         for (int v = 0; v < WAYS; v++) {
             std::vector<float> us(STEPS);
-            CHECK(cudaMemsetAsync(m.y + VECTOR, 0, (size_t)KERNELS * VECTOR * sizeof *m.y, stream));
             for (float &t : us) {
+                CHECK(cudaMemsetAsync(m.y + VECTOR, 0, (size_t)KERNELS * VECTOR * sizeof *m.y, stream)); /* who reads too early finds zeros */
                 CHECK(cudaMemsetAsync(m.c + (KERNELS - 1) * COUNTER, 0, COUNTER * sizeof *m.c, stream)); /* nobody reads the last one's */
                 CHECK(cudaEventRecord(begin, stream));
                 CHECK(cudaGraphLaunch(step[v], stream));

@@ -331,7 +331,7 @@ static void print_train(const train_result *x)
 static int bench_train(const command *self, int argc, char **argv)
 {
     linnet_bench_train_options o = LINNET_BENCH_TRAIN_OPTIONS_INIT;
-    linnet_dtype weights = LINNET_F32;
+    linnet_dtype weights = LINNET_F32, moments = LINNET_F32;
     machine_args m = MACHINE_ARGS_INIT;
     model_args shape = { .defaults = standard_model };
     output_args out = { 0 };
@@ -343,7 +343,7 @@ static int bench_train(const command *self, int argc, char **argv)
         { "repeats", ARG_I64, &o.repeats, "N", "steps to take the median of", .range = "bench_train.repeats" },
         RECOMPUTE_FLAG(&o.recompute),
         WEIGHTS_FLAG(&weights),
-        MOMENTS_FLAG(&o.moments),
+        MOMENTS_FLAG(&moments),
         MODEL_FLAGS(&shape, "12 layers, width 512, 4 heads of 128"),
         OUTPUT_FLAGS(&out),
         MACHINE_FLAGS(&m),
@@ -351,6 +351,7 @@ static int bench_train(const command *self, int argc, char **argv)
     };
     int code = args_parse(self, table, argc, argv, &words, 0, 0);
     if (code >= 0) return code;
+    o.moments = moments;
     linnet_context *c = NULL;
     linnet_config *config = NULL;
     linnet_model *model = NULL;

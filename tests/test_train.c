@@ -174,6 +174,7 @@ static void metadata_is_checked(void **state)
         {"option.recompute", {"3", "-1", "4294967297"}},
         {"option.max_seconds", {"-1", "1e13"}},
         {"option.weights", {"100", "-1", "2", "6", "2147483648"}},
+        {"option.moments", {"100", "-1", "2"}},
         {"option.dtype", {"100", "-1", "2"}},
         {"option.train_tokenizer", {"-1", "2147483648"}},
         {"run.steps", {"-1", "0", "3", "1000000000000001"}},
@@ -189,7 +190,7 @@ static void metadata_is_checked(void **state)
     const bytes good = keep(p);
     p->o.resume = 1;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        const bool optional = strstr("option.weights option.dtype option.train_tokenizer run.held_fingerprint", wrong[i].key) != NULL;
+        const bool optional = strstr("option.weights option.moments option.dtype option.train_tokenizer run.held_fingerprint", wrong[i].key) != NULL;
         change(p, wrong[i].key, NULL);
         const linnet_status without = train(p);
         assert_int_equal(without, optional ? LINNET_OK : LINNET_EFORMAT);

@@ -527,7 +527,7 @@ typedef struct {
     size_t size;
     int64_t batch, length, repeats;
     int32_t recompute;      /* LINNET_RECOMPUTE_... */
-    int32_t moments;        /* linnet_dtype: as in linnet_train_options */
+    int64_t moments;        /* linnet_dtype: as in linnet_train_options */
 } linnet_bench_train_options;
 #define LINNET_BENCH_TRAIN_OPTIONS_INIT { sizeof(linnet_bench_train_options), 4, 1024, 5, LINNET_RECOMPUTE_NONE, LINNET_F32 }
 typedef struct {

@@ -23,10 +23,10 @@ def _path(path: Path) -> bytes:
     return os.fsencode(path)
 
 
-def _dtype(dtype: Any) -> int:
+def _dtype(dtype: Any, what: str = "dtype") -> int:
     name = str(dtype).removeprefix("torch.")
     if L.DTYPES.get(name) not in (L.F32, L.BF16):
-        raise ValueError(f"dtype is {name}, expected float32 or bfloat16")
+        raise ValueError(f"{what} is {name}, expected float32 or bfloat16")
     return L.DTYPES[name]
 
 

@@ -72,7 +72,7 @@ class Trainer(_Owned):
             raise ValueError(f'recompute is "{recompute}", expected one of {", ".join(RECOMPUTE)}')
         o = L.TrainerOptions(size=ctypes.sizeof(L.TrainerOptions), batch=batch, length=length, accumulate=accumulate, recompute=RECOMPUTE[recompute],
                              learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay, clip=clip, seed=seed,
-                             moments=_dtype(moments))
+                             moments=_dtype(moments, "moments"))
         with self.context.lock:
             self.context.check(self.context.lib.linnet_trainer_create(self.context.pointer, model.pointer, byref(o), byref(self.pointer)))
         self._made(model)

@@ -187,6 +187,24 @@ class Models(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "shape"):
             trainer.micro(ids, targets=[1, 2])
 
+    def test_moments_in_bf16(self):
+        """They are another training, which goes on from a file as it would have."""
+        ids = [[(7 * i + j) % 32 for j in range(16)] for i in range(4)]
+        trainer = linnet.Trainer(self.model, batch=4, length=16, moments="bfloat16")
+        losses = [trainer.step([ids], 1e-2).loss for _ in range(10)]
+        self.assertLess(losses[-1], losses[0])
+        trainer.save(self.path("m"))
+        ends = []
+        for moments in ("bfloat16", "float32"):
+            other = linnet.Model.load(self.path("m"), threads=1)
+            second = linnet.Trainer(other, batch=4, length=16, moments=moments)
+            second.load(self.path("m"))
+            ends.append([second.step([ids], 1e-2).loss for _ in range(3)][-1])  # the second step is the first whose moments were rounded
+        self.assertEqual([trainer.step([ids], 1e-2).loss for _ in range(3)][-1], ends[0])
+        self.assertNotEqual(ends[0], ends[1])
+        with self.assertRaisesRegex(ValueError, "moments is float16"):
+            linnet.Trainer(self.model, batch=4, length=16, moments="float16")
+
     def test_gradients_are_what_is_updated(self):
         name = next(iter(self.model.parameters()))
         before = values(self.model.parameter(name))

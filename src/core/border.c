@@ -133,7 +133,7 @@ static const range of_bench_train[] = {
     FIELD(O, length, I64, 1, MOST_LENGTH),
     FIELD(O, repeats, I64, 1, 1e6),
     FIELD(O, recompute, I32, LINNET_RECOMPUTE_NONE, LINNET_RECOMPUTE_CHEAP),
-    FIELD(O, moments, I32, LINNET_F32, LINNET_BF16),
+    FIELD(O, moments, I64, LINNET_F32, LINNET_BF16),
 };
 #undef O
 

@@ -9,7 +9,7 @@
  * Slower: rows brought one by one as plain bytes, 1 KB each (63% of the bandwidth: a copy takes the engine some 90 cycles); x made by every block, a
  * sum and its norm, in place of a kernel ahead (4%); tiles of 8 rows (6%); one block of 12 stages in place of two of 6 (2%); x of 6 stages kept (4%);
  * 72 registers a thread, that there is room for three (10%); five stages (1%) or four (7%); weights that do not leave L2 first (1.3%); let_next at
- * once (5%). A flag that a kernel's blocks count up in place of the end that await_last waits for: 0.7 us a kernel (bench/step_chain.cu). */
+ * once (5%). A flag that a kernel's blocks count up in place of the end that await_last waits for: 0.5 us a kernel (bench/step_chain.cu). */
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
@@ -17,9 +17,9 @@ namespace {
 
 constexpr int ROWS = 16, HALF = ROWS / 2, WARPS = 8, SPAN = 64 * WARPS, STAGES = 6;
 /* Stages a block asks for before the first of them is there. All at once are 25 MB on the whole GPU, and what the small kernels ahead and x need
- * queues up behind them: a step of one sequence took 6% longer. With one, memory has pauses (9%). Where there is one block a multiprocessor, two of
- * its stages are too little to hide the latency once x is there: then it asks for a stage as soon as that is free (a step of DeltaNet 2% shorter, of
- * RWKV-7 4%; with four stages under way from the beginning 1.5% longer than that). */
+ * queues up behind them: a step of one sequence took 6% longer. With one, memory has pauses (9%). Where there is one block a multiprocessor, two are
+ * too little to hide the latency once x is there: then it asks for a stage as soon as that is free (a step of DeltaNet 2% shorter, of RWKV-7 4%; with
+ * four under way from the beginning 1.5% longer than that). */
 constexpr int UNDER_WAY = 2;
 constexpr int KEPT = 4; /* stages whose x a lane has in registers: all, or the next */
 constexpr int CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + 32;
@@ -30,17 +30,7 @@ struct stream_args {
     CUtensorMap w[LNT_FEW_PARTS];
     few_parts to;
     int K;
-    int run;     /* so many tiles one behind the other are a block's; 0: tiles grid apart */
-    bool alone;  /* one block a multiprocessor */
-};
-
-/* A block's tiles. */
-struct tile_list {
-    int at, by, end;
-    __device__ __forceinline__ tile_list(const stream_args &a)
-        : at((int)blockIdx.x * max(a.run, 1)), by(a.run ? 1 : (int)gridDim.x), end(a.run ? min(at + a.run, a.to.tiles) : a.to.tiles)
-    {
-    }
+    bool alone; /* one block a multiprocessor */
 };
 
 /* A map of w [N, K], K a multiple of 64, read in boxes of HALF rows by SPAN columns, panel behind panel: a tensor [K/64][N][64]. */
@@ -67,8 +57,8 @@ __device__ __forceinline__ void bring(const stream_args &a, char *ring, uint64_t
     int stage = 0, turn = 0;
     bool ahead = true;
     const uint64_t once = read_once();
-    for (tile_list t(a); t.at < t.end; t.at += t.by) {
-        const tile_rows at(a.to, t.at);
+    for (int tile = (int)blockIdx.x; tile < a.to.tiles; tile += (int)gridDim.x) {
+        const tile_rows at(a.to, tile);
         const CUtensorMap *top = &a.w[at.part], *low = a.to.swiglu ? &a.w[1] : top;
         const int second = a.to.swiglu ? at.n0 : at.n0 + HALF;
         for (int k = 0; k < a.K; k += SPAN) {
@@ -130,9 +120,8 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
     await_last();
     if (a.to.norm.squares) root.load(a.to.norm, min(warp, a.to.R - 1));
     int stage = 0, parity = 0, turn = 0, of = -1; /* of: the part whose x it has */
-    bool first = true;
-    for (tile_list t(a); t.at < t.end; t.at += t.by, turn ^= 1) {
-        const tile_rows at(a.to, t.at);
+    for (int tile = (int)blockIdx.x; tile < a.to.tiles; tile += (int)gridDim.x, turn ^= 1) {
+        const tile_rows at(a.to, tile);
         const few_part &p = a.to.p[at.part];
         if (of < 0 || a.to.p[of].x != p.x) {
             row = group < a.to.R ? p.x + group * p.ldx + mine : NULL;
@@ -171,11 +160,10 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
 #pragma unroll
         for (int e = 0; e < 4; e++)
             if (2 * lane + (e & 1) < a.to.R) share[turn][warp][2 * lane + (e & 1)][group + 8 * (e >> 1)] = d[e];
-        if (a.to.norm.squares && first) {
+        if (a.to.norm.squares && tile == (int)blockIdx.x) {
             const float one = root.get(a.to.norm);
             if (threadIdx.x % 32 == 0) roots[warp] = one;
         }
-        first = false;
         named_sync(1, CONSUMERS);
         if (r >= a.to.R || (!there && !a.to.sum.x)) continue;
         float s[1] = {}, g[1] = {};
@@ -185,7 +173,7 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
             if (a.to.swiglu) g[0] += share[turn][w][r][n + HALF];
         }
         if (a.to.sum.x) {
-            few_squares(a.to.sum, r, t.at, there ? other.put(a.to.sum, p, r, at.n0 + n, s) : 0.0f);
+            few_squares(a.to.sum, r, tile, there ? other.put(a.to.sum, p, r, at.n0 + n, s) : 0.0f);
             continue;
         }
         if (a.to.norm.squares) s[0] *= roots[r], g[0] *= roots[r];
@@ -194,14 +182,14 @@ __global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_con
     }
 }
 
-/* Of one row, two tiles for each block where no block has more: as few blocks as that takes leave places in which the next kernel begins early (a
- * step of DeltaNet 3% shorter; of eight rows 4% longer, and with three tiles for each 1%). */
+/* Of one row, where no block would have more than two tiles, as few blocks as have two leave places in which the next kernel begins early: a step of
+ * DeltaNet 3% shorter, of RWKV-7 1% longer; of eight rows it takes 4% longer. Three each: 0.5%. */
 void launch(const lnt_cuda *d, stream_args &a)
 {
     const int all = d->base.multiprocessors, tiles = a.to.tiles;
     a.alone = tiles <= all;
-    a.run = a.to.R == 1 && tiles > 2 * all && tiles <= 4 * all ? 2 : 0;
-    const int blocks = a.run ? (tiles + a.run - 1) / a.run : tiles < 2 * all ? tiles : 2 * all;
+    const bool pairs = a.to.R == 1 && tiles > 2 * all && tiles <= 4 * all;
+    const int blocks = pairs ? (tiles + 1) / 2 : tiles < 2 * all ? tiles : 2 * all;
     lnt_launch_with(d, few_stream_kernel, (unsigned)blocks, THREADS, BYTES, 1, a);
 }
 

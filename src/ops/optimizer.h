@@ -8,8 +8,8 @@
  * Where the norm or the sum of the losses is not finite, weights and moments stay as they are; the caller sees it in what he reads.
  *
  * A weight kept without a float32 master, and moments kept in bf16, are rounded stochastically: up or down to a neighbour with the probability that
- * makes the mean right, by bits that are a function of (seed, step, element). Without that a second moment would stand still: of b2 = 0.999 a step
- * changes it by less than half of bf16's.
+ * makes the mean right, by bits that are a function of (seed, step, element). Without that a second moment would hardly fall: of b2 = 0.999 a step
+ * takes less than half of bf16's spacing off it.
  *
  * Everything stays on the device: norm, clipping and the sum of the losses are read once, when the step is over. The paddings between parameters
  * are left zero. */

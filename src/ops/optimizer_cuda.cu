@@ -1,6 +1,6 @@
 /* The optimizer on a GPU: three launches a step, one more for each micro-batch's losses, no wait.
  *
- * Floor: the update reads gradient, moments and weights and writes them back: 30 bytes an element with a float32 master and a bf16 copy, 22 with bf16
+ * Floor: the update reads gradient, moments and weights and writes them back: 30 bytes an element with a float32 master and a bf16 copy, 24 with bf16
  * weights alone, 8 less with moments in bf16 (4 more where the gradient has to become zero); the norm reads the gradients once, 4 bytes. */
 #include "device/cuda.cuh"
 

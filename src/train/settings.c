@@ -221,6 +221,7 @@ linnet_status lnt_settings_read(lnt_ctx *c, const char *path, const char *(*get)
     lnt_run_settings was = *r;
     char a[40], b[40], range[80];
     was.at = (lnt_run_position){0};
+    was.o.weights = was.o.moments = LINNET_F32; /* as before they could be anything else */
     for (int i = 0; i < N; i++) {
         const setting *s = &settings[i];
         const char *text = get(from, s->key);

@@ -178,10 +178,10 @@ def bf16_weights(folder):
 def bf16_moments(folder):
     def loss(run):
         return [json.loads(x)["loss"] for x in (folder / run / "log.jsonl").read_text().splitlines()]
-    linnet("train", text_file(), "--out", folder / "f32", *SMALL)
     for name, kept in (("masters", []), ("alone", ["--dtype", "bf16", "--weights", "bf16"])):
         flags = [*SMALL, *kept, "--moments", "bf16"]
         linnet("train", text_file(), "--out", folder / name, *flags)
+        linnet("train", text_file(), "--out", folder / f"{name} f32", *SMALL, *kept)
         p = start("train", text_file(), "--out", folder / f"{name} m", *flags, "--json")
         wait_for_step(p, 12)
         p.send_signal(signal.SIGTERM)
@@ -189,7 +189,8 @@ def bf16_moments(folder):
         assert p.returncode == 130
         linnet("train", text_file(), "--out", folder / f"{name} m", "--resume")
         assert weights(folder / f"{name} m") == weights(folder / name)
-        assert loss(name) != loss("f32") and abs(loss(name)[-1] - loss("f32")[-1]) < 0.1, (loss(name)[-1], loss("f32")[-1])
+        with_f32 = loss(f"{name} f32")
+        assert loss(name) != with_f32 and abs(loss(name)[-1] - with_f32[-1]) < 0.1, (loss(name)[-1], with_f32[-1])
     refused("train", text_file(), "--out", folder / "masters m", "--resume", "--moments", "f32", says=["moments is f32", "bf16"])
     refused("train", text_file(), "--out", folder / "m", *SMALL, "--moments", "f16", says=["--moments", "f16", "bf16"])
 
