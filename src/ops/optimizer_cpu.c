@@ -1,6 +1,6 @@
 #include "ops/rows.h"
 
-/* The new values of n weights w from element i on, and of their moments at `m` and `v`; the gradient becomes zero.
+/* The new values of n weights w from element i on, and at m_to and v_to those of their moments; the gradient becomes zero.
  * lr/(1-b1^t) m / (sqrt(v) / sqrt(1-b2^t) + eps): both bias corrections are factors that do not depend on the element. */
 static inline vf updated(const lnt_adamw_args *a, int64_t i, int64_t n, vf w, float *m_to, float *v_to)
 {
