@@ -70,16 +70,23 @@ static exchange *begin(lnt_http *h, struct MHD_Connection *connection)
     return e;
 }
 
-/* Nobody waits for the request any more. */
+/* Nobody waits for the request any more; with its lock held, under which it is counted too: whoever sees its slots free finds it counted. True: it
+ * was under way until now. */
+static bool drop(exchange *e)
+{
+    lnt_request *r = e->answer.ask.r;
+    const bool early = !atomic_exchange(&r->dropped, true) && e->started && !lnt_request_over(r);
+    if (early) lnt_count(&e->h->v->metrics.cancelled, 1);
+    return early;
+}
+
 static void leave(exchange *e)
 {
     lnt_request *r = e->answer.ask.r;
     pthread_mutex_lock(&r->lock);
     r->wake = NULL;
-    const bool early = e->started && !lnt_request_over(r);
-    atomic_store(&r->dropped, true);
+    const bool early = drop(e);
     pthread_mutex_unlock(&r->lock);
-    if (early) lnt_count(&e->h->v->metrics.cancelled, 1);
     if (early) lnt_scheduler_nudge(e->h->v->scheduler);
     lnt_answer_end(&e->answer);
 }
@@ -340,7 +347,7 @@ void lnt_http_watch(lnt_http *h)
         if (!r || e->fd < 0 || poll(&p, 1, 0) <= 0 || !(p.revents & (POLLRDHUP | POLLHUP | POLLERR))) continue;
         pthread_mutex_lock(&r->lock);
         if (e->suspended && !lnt_request_over(r)) {
-            atomic_store(&r->dropped, true);
+            drop(e);
             wake(e);
         }
         pthread_mutex_unlock(&r->lock);
