@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Whether runs that share a GPU end well: `linnet task mad` of Hyena, the six kinds by turns, AT_ONCE at a time with a seed each, until one fails or
-# SECONDS have gone by. Under MPS where its daemon runs. bench/results/README.md of 2026-11-29 quotes such runs (an illegal access of a transform).
+# SECONDS have gone by. Under MPS where its daemon runs. bench/results/runs.md of 2026-11-29 quotes such runs (an illegal access of a transform).
 #
 #     nvidia-cuda-mps-control -d; bench/at_once.sh build/linnet 40 13
 set -u
