@@ -351,6 +351,7 @@ static int bench_train(const command *self, int argc, char **argv)
     };
     int code = args_parse(self, table, argc, argv, &words, 0, 0);
     if (code >= 0) return code;
+    if ((code = outputs_check(&out.record, 1, shape.config, NULL, 0)) != 0) return code;
     o.moments = moments;
     linnet_context *c = NULL;
     linnet_config *config = NULL;
@@ -440,6 +441,7 @@ static int bench_decode(const command *self, int argc, char **argv)
     };
     int code = args_parse(self, table, argc, argv, &words, 0, 0);
     if (code >= 0) return code;
+    if ((code = outputs_check(&out.record, 1, shape.config, NULL, 0)) != 0) return code;
     linnet_context *c = NULL;
     linnet_config *config = NULL;
     linnet_model *model = NULL;

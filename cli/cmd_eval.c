@@ -59,8 +59,10 @@ static int run(const command *self, int argc, char **argv)
     };
     int code = args_parse(self, table, argc, argv, &words, 2, -1);
     if (code >= 0) return code;
-    o.texts = words.item + 1;
     o.n_texts = words.count - 1;
+    arg_list_add(&words, tokenizer_path); /* behind the texts: what else is read */
+    o.texts = words.item + 1;
+    if ((code = outputs_check((const char *[]){ o.csv, o.plot }, 2, words.item[0], o.texts, o.n_texts + 1)) != 0) return code;
     linnet_context *c = NULL;
     linnet_model *model = NULL;
     linnet_tokenizer *t = NULL;
