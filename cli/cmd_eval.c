@@ -80,10 +80,10 @@ static int run(const command *self, int argc, char **argv)
         o.user = &bar;
         s = linnet_eval(c, model, t, &o, &r);
         progress_close(&bar);
-        const int stopped = s == LINNET_EINTERRUPTED;
+        const bool stopped = s != LINNET_OK && stop_asked(); /* and perhaps the files could not be written either */
         if (stopped && r.tokens) fprintf(stderr, "stopped: what follows is of the first %lld tokens\n", (long long)r.tokens);
-        if (s == LINNET_OK || (stopped && r.tokens)) print_result(&r, json);
-        code = stopped ? EXIT_STOPPED : s == LINNET_OK ? 0 : say_status(c, s);
+        if (s == LINNET_OK || r.tokens) print_result(&r, json);
+        code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : s == LINNET_OK ? 0 : say_status(c, s);
     }
     linnet_tokenizer_destroy(t);
     linnet_model_destroy(model);
