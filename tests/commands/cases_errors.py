@@ -120,6 +120,21 @@ def texts(folder):
     refused("generate", model(), "--prompt-file", folder / "absent.txt", says=["prompt"])
 
 
+@case("held-out text that gives nothing to predict is refused, and of a text too small for the usual share nothing is held out")
+def held_out(folder):
+    out, one, ten = folder / "out", folder / "one.txt", folder / "ten.txt"
+    one.write_text("x")
+    ten.write_text("ten bytes.")
+    refused("train", text_file(), "--out", out, *SMALL, "--held-out", one, says=["one.txt", "gives 1 token, expected at least 2"])
+    refused("eval", model(), one, says=["gives 1 token, expected at least 2"])
+    refused("train", text_file(), "--out", out, *SMALL, "--held-out-share", "1e-9", says=["1e-09", "gives 0 tokens"])
+    refused("train", ten, "--out", out, *SMALL, "--length", 4, "--held-out-share", "0.15", says=["0.15", "gives 1 token of 10"])
+    assert not out.exists()
+    for name, share in (("usual", []), ("none", ["--held-out-share", 0]), ("two", ["--held-out-share", 0.2])):
+        done = linnet("train", ten, "--out", folder / name, *SMALL, "--length", 4, *share, "--json")
+        assert ("eval_loss" in done.out) == (name == "two"), done.out
+
+
 @case("a file without read permission is refused by name")
 def permission(folder):
     if os.geteuid() == 0:
