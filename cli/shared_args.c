@@ -222,10 +222,7 @@ int read_input(const char *path, const char *what, char **text, size_t *bytes)
     FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     *text = NULL;
     *bytes = 0;
-    if (!f) {
-        fprintf(stderr, "linnet: cannot open %s: %s\n", what, strerror(errno));
-        return EXIT_USER;
-    }
+    if (!f) return say_error(NULL, NULL, "cannot open %s \"%s\": %s", what, path, strerror(errno));
     size_t room = 0, n;
     bool memory = true;
     do {
@@ -238,7 +235,7 @@ int read_input(const char *path, const char *what, char **text, size_t *bytes)
         *bytes += n;
     } while (n > 0);
     const bool failed = ferror(f) != 0;
-    if (failed) fprintf(stderr, "linnet: cannot read %s: %s\n", what, strerror(errno));
+    if (failed) say_error(NULL, NULL, "cannot read %s \"%s\": %s", what, path, strerror(errno));
     if (f != stdin) fclose(f);
     if (memory && !failed) {
         (*text)[*bytes] = 0;

@@ -117,7 +117,9 @@ def texts(folder):
     assert not out.exists() or not files_below(out)
     refused("eval", model(), folder / "empty.txt", says=["empty"])
     refused("eval", model(), folder / "absent.txt", says=["absent.txt"])
-    refused("generate", model(), "--prompt-file", folder / "absent.txt", says=["prompt"])
+    refused("generate", model(), "--prompt-file", folder / "absent.txt", says=["prompt", "absent.txt", "No such file"])
+    refused("tokenize", "bytes", folder / "absent.txt", says=["input", "absent.txt", "No such file"])
+    refused("tokenize", "bytes", folder / "empty", says=["input", f'"{folder}/empty"', "directory"])
 
 
 @case("held-out text that gives nothing to predict is refused, and of a text too small for the usual share nothing is held out")
