@@ -173,6 +173,20 @@ static linnet_status check_text(run *r, uint64_t held)
     return lnt_hint(r->c, r->s.o.held_out ? "Name what the run was started with, unchanged, or leave it out." : "Name it with --held-out.");
 }
 
+/* What was asked for and gives nothing to predict is refused; of a text that is small for the usual share nothing is held out. */
+static linnet_status check_held_out(run *r)
+{
+    const linnet_train_options *o = &r->s.o, usual = LINNET_TRAIN_OPTIONS_INIT;
+    const char *plural = r->n_held == 1 ? "" : "s";
+    if (r->n_held > 1 || (!o->held_out && (o->held_out_share == 0 || o->held_out_share == usual.held_out_share))) return LINNET_OK;
+    if (o->held_out)
+        return lnt_fail(r->c, LINNET_EINVAL, "the held-out text \"%s\" gives %lld token%s, expected at least 2", o->held_out,
+                        (long long)r->n_held, plural);
+    lnt_fail(r->c, LINNET_EINVAL, "held_out_share is %g, which gives %lld token%s of %lld, expected at least 2", o->held_out_share,
+             (long long)r->n_held, plural, (long long)r->text->n);
+    return lnt_hint(r->c, "0 holds nothing out.");
+}
+
 static linnet_status open_text(run *r)
 {
     const lnt_texts texts = {.paths = r->s.o.texts, .n_paths = r->s.o.n_texts, .field = r->s.o.field};
@@ -189,6 +203,7 @@ static linnet_status open_text(run *r)
         r->n_train -= r->n_held;
         r->held_ids = r->text->ids + r->n_train;
     }
+    LNT_TRY(check_held_out(r));
     const uint64_t held = r->held_text ? ~r->held_text->fingerprint : r->text->fingerprint; /* another even where the text is the same */
     if (r->s.o.resume) LNT_TRY(check_text(r, held));
     r->s.at.fingerprint = r->text->fingerprint;
