@@ -152,7 +152,7 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
         const int lost = events_close(&v->events);
         if (lost && !v->code) v->code = lost;
         if (s == LINNET_EINTERRUPTED) {
-            fflush(stdout);
+            say_flush(stdout);
             fprintf(stderr, "stopped after step %lld, saved in %s; to go on: ", (long long)v->last_step, o->out);
             print_resume(stderr, argc, argv);
             code = EXIT_STOPPED;

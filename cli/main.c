@@ -99,8 +99,9 @@ int main(int argc, char **argv)
 {
     spin_briefly(argv);
     int code = run(argc, argv);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        if (code != EXIT_STOPPED || !stop_output_gone(stdout)) perror("linnet: cannot write to standard output");
+    const int lost = say_lost();
+    if (lost) {
+        if (code != EXIT_STOPPED || !stop_output_gone(stdout)) fprintf(stderr, "linnet: cannot write to standard output: %s\n", strerror(lost));
         if (code == EXIT_GOOD) code = EXIT_USER;
     }
     args_release();

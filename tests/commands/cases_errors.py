@@ -163,3 +163,8 @@ def full_disk(folder):
     with open("/dev/full", "w") as full:
         done = subprocess.run([harness.LINNET, "mixers"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and "No space left" in done.stderr, done.stderr
+    for k, more in enumerate(([], ["--json"])):  # the disk that was full at the first step is named after the last
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([harness.LINNET, "train", text_file(), "--out", folder / f"said{k}", *SMALL, *more], stdout=full, stderr=subprocess.PIPE,
+                                  text=True)
+        assert done.returncode == 2 and "standard output: No space left" in done.stderr, done.stderr
