@@ -73,6 +73,7 @@ static int run(int argc, char **argv)
         print_json();
         return EXIT_GOOD;
     }
+    if (strncmp(argv[1], "--help=", 7) == 0) return say_error(NULL, NULL, "--help is \"%s\", expected json, or no value", argv[1] + 7);
     bool help = strcmp(argv[1], "help") == 0;
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (help && argc == 2)) {
         print_overview(stdout);
