@@ -171,8 +171,8 @@ typedef struct {
     double flops_a_token; /* of products and recurrences, in a sequence of `tokens` tokens */
 } linnet_mixer_cost;
 LINNET_API linnet_status linnet_mixer_measure(linnet_context *c, const char *mixer, int64_t width, int64_t tokens, linnet_mixer_cost *out);
-/* A mixer, block, norm or MLP with its keys: kind, range, default and meaning of each, as text for people or as JSON. Free with linnet_free. NULL:
- * there is none of that name, or no memory. */
+/* A mixer, block, norm or MLP with its keys: kind, range, default and meaning of each, as text for people or as JSON on one
+ * line. Free with linnet_free. NULL: there is none of that name, or no memory. */
 LINNET_API char *linnet_kind_describe(const char *name, int json);
 /* The i-th block, norm or MLP by the family's name ("block", "norm", "mlp"; "mixer" too); NULL past the end. */
 LINNET_API const linnet_mixer_info *linnet_kind_at(const char *family, int i);

@@ -128,7 +128,9 @@ def mixers(_):
     kinds = [line[family] for line in lines for family in ("mixer", "block", "norm", "mlp") if family in line]
     for name in kinds:
         assert name in text
-        one = json.loads(linnet("mixers", name, "--json").out)
+        said = linnet("mixers", name, "--json").out
+        one = json.loads(said)
+        assert said.count("\n") == 1, said
         said = linnet("mixers", name).out
         for key in one["keys"]:
             assert key["help"] and key["key"] in said and key["help"] in said and "default" in key, key
@@ -164,7 +166,12 @@ def inspect(_):
     assert "q_proj.weight" in linnet(*tiny, "--parameters").out
     assert "gated_delta_rule" in linnet(*tiny, "--program").out
     assert linnet(*tiny, "--graphviz").out.startswith("digraph")
-    json.loads(linnet(*tiny, "--json").out)
+    whole = json.loads(linnet(*tiny, "--json").out)
+    assert json.loads(linnet(*tiny, "--program", "--parameters", "--json").out) == whole
+    assert "gated_delta_rule" in [node["operator"] for node in whole["program"]] and all(p["starts_as"] for p in whole["parameter_table"])
+    refused(*tiny, "--graphviz", "--json", says=["--graphviz and --json"])
+    assert ", 1 layer of width" in linnet(*tiny, "--layers", 1).out
+    assert " for 1 sequence of 1 token: " in linnet(*tiny, "--batch", 1, "--length", 1).out
 
 
 @case("bench op checks, times and records operators; shares are of rates measured in the same run")
