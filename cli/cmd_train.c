@@ -195,7 +195,7 @@ static int run(const command *self, int argc, char **argv)
          .fallback = ""},
         {"tokenizer", ARG_TEXT, &o.tokenizer, "PATH", "tokenizer.json, a folder with one or with encoder.json and vocab.bpe, or bytes",
          .fallback = "bytes"},
-        {"train-tokenizer", ARG_I64, &o.train_tokenizer, "N", "train a byte-level BPE of N ids on the texts first",
+        {"train-tokenizer", ARG_I64, &o.train_tokenizer, "N", "train a byte-level BPE of up to N ids on the texts first",
          .range = "train.train_tokenizer", .fallback = ""},
         {"isolate-documents", ARG_SWITCH, &o.isolate_documents,
          .help = "reset the state at every document; without it documents are joined with the separator"},
