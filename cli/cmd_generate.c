@@ -95,8 +95,8 @@ static void print_result(const linnet_generate_result *r, const sink *k)
     if (k->used && !k->scores) fwrite(k->text, 1, k->used, stdout); /* a character the model left unfinished */
     if (!k->scores) putchar('\n');
     say_flush(stdout);
-    fprintf(stderr, "%lld tokens after a prompt of %lld, %s tokens/s, %s of state\n", (long long)r->tokens, (long long)r->prompt_tokens,
-            say_count(speed, rate), say_bytes(state, (double)r->state_bytes));
+    fprintf(stderr, "%lld token%s after a prompt of %lld, %s tokens/s, %s of state\n", (long long)r->tokens,
+            r->tokens == 1 ? "" : "s", (long long)r->prompt_tokens, say_count(speed, rate), say_bytes(state, (double)r->state_bytes));
     if (r->guessed) fprintf(stderr, "%lld of %lld guesses were right\n", (long long)r->guessed_right, (long long)r->guessed);
 }
 
