@@ -66,6 +66,7 @@ def op_refuses(folder):
     wrong(["k"], lambda t: t.update(k=("I64", t["k"][1], t["k"][2] * 2)))
     wrong(["g"], lambda t: t.update(g=("F32", (B, T, HV), f32([float("nan")] * (B * T * HV)))))
     wrong(["2", "3"], lambda t: (t.update(q=("F32", (B, T, 3, K), f32([0.1] * (B * T * 3 * K)))), t.update(k=t["q"])))
+    wrong(['"cu_seqlens" is f32 [2], expected i64 [N+1]', "in.safetensors"], lambda t: t.update(cu_seqlens=("F32", (2,), f32([0, T]))))
     wrong(["wobbly"], flags=["--form", "wobbly"])
     wrong(["chunk-z80"], flags=["--impl", "chunk-z80"])
     wrong(["--dtype"], flags=["--dtype", "f8"])
