@@ -1,6 +1,8 @@
 """Files that are wrong, disks that are full: one clear message, exit code 2, nothing lost."""
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import struct
@@ -168,3 +170,12 @@ def full_disk(folder):
             done = subprocess.run([harness.LINNET, "train", text_file(), "--out", folder / f"said{k}", *SMALL, *more], stdout=full, stderr=subprocess.PIPE,
                                   text=True)
         assert done.returncode == 2 and "standard output: No space left" in done.stderr, done.stderr
+
+
+@case("a model that does not fit is refused with a size that people read, and what takes less")
+def no_memory(folder):
+    def little():
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+    words = [harness.LINNET, "train", text_file(), "--out", folder / "m", "--preset", "nano", "--batch", "100000", "--length", "64"]
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=little)
+    assert done.returncode == 2 and re.search(r"out of memory: \d+(\.\d+)? GiB could not be had\n  A smaller batch", done.stderr), done.stderr
