@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -247,22 +248,27 @@ static void print_json(const command *self, const arg *table)
 
 /* ---- parsing ---------------------------------------------------------------------------------------------------------------- */
 
-static int help_hint(const command *self, const char *format, const char *a, const char *b, const char *detail)
+static int help_hint(const command *self, const char *detail, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int help_hint(const command *self, const char *detail, const char *format, ...)
 {
-    char hint[128];
+    char message[1024], hint[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
     snprintf(hint, sizeof hint, "Run `linnet %s --help` for usage and flags.", self->name);
-    if (b) return say_error(detail, hint, format, a, b);
-    return say_error(detail, hint, format, a);
+    return say_error(detail, hint, "%s", message);
 }
 
-static const char *range_text(const arg *a, char text[WORD])
+static const char *range_text(const arg *a, const char *value, char text[2 * WORD])
 {
     const char *kind = a->kind == ARG_REAL || a->kind == ARG_KEY_REAL ? "a number" : "a whole number";
     double least, most;
     limits(a, &least, &most);
-    if (least == most) snprintf(text, WORD, "%s", kind);
-    else if (most >= ARG_NO_LIMIT) snprintf(text, WORD, "%s of at least %g", kind, least);
-    else snprintf(text, WORD, "%s from %.12g to %.12g", kind, least, most);
+    if (a->kind == ARG_U64) snprintf(text, 2 * WORD, "%s from 0 to %" PRIu64, kind, UINT64_MAX);
+    else if (least == most) snprintf(text, 2 * WORD, "%s", kind);
+    else if (most >= ARG_NO_LIMIT && !(strtod(value, NULL) > most)) snprintf(text, 2 * WORD, "%s of at least %g", kind, least);
+    else snprintf(text, 2 * WORD, "%s from %.16g to %.16g", kind, least, most);
     return text;
 }
 
@@ -280,7 +286,7 @@ static bool in_range(const arg *a, double n)
 
 static int take_number(const arg *a, const char *value)
 {
-    char text[WORD], *end = NULL;
+    char text[2 * WORD], *end = NULL;
     bool good;
     errno = 0;
     if (a->kind == ARG_REAL || a->kind == ARG_KEY_REAL) {
@@ -299,7 +305,7 @@ static int take_number(const arg *a, const char *value)
             else if (a->kind == ARG_I64) *(int64_t *)a->to = n;
         }
     }
-    return good && end != value && !*end ? 0 : bad_value(a, value, range_text(a, text));
+    return good && end != value && !*end ? 0 : bad_value(a, value, range_text(a, value, text));
 }
 
 static int take_dtype(const arg *a, const char *value)
@@ -403,7 +409,7 @@ static int unknown_flag(const command *self, const arg *table, const char *flag,
         if (a->kind != ARG_HEADING) names[n++] = a->name;
     const char *nearest = args_nearest(word, names, n);
     if (nearest) snprintf(hint, sizeof hint, "Did you mean --%s?", nearest);
-    return help_hint(self, "linnet %s has no flag --%s", self->name, word, hint);
+    return help_hint(self, hint, "linnet %s has no flag --%s", self->name, word);
 }
 
 static arg_list given;
@@ -421,6 +427,8 @@ int args_parse(const command *self, const arg *table, int argc, char **argv, arg
         } else if (strcmp(argv[i], "--help=json") == 0) {
             print_json(self, table);
             return EXIT_GOOD;
+        } else if (strncmp(argv[i], "--help=", 7) == 0) {
+            return bad_value(&(arg){ .name = "help" }, argv[i] + 7, "json, or no value");
         } else if (strcmp(argv[i], "--") == 0)
             break;
     bool flags_over = false;
@@ -434,7 +442,7 @@ int args_parse(const command *self, const arg *table, int argc, char **argv, arg
             arg_list_add(words, word);
             continue;
         }
-        if (word[1] != '-') return help_hint(self, "unknown flag %s", word, NULL, "Flags begin with two dashes.");
+        if (word[1] != '-') return help_hint(self, "Flags begin with two dashes.", "unknown flag %s", word);
         size_t length = strcspn(word + 2, "=");
         const arg *a = table;
         while (a->kind != ARG_END && (a->kind == ARG_HEADING || strncmp(a->name, word + 2, length) != 0 || a->name[length])) a++;
@@ -442,7 +450,7 @@ int args_parse(const command *self, const arg *table, int argc, char **argv, arg
         const char *value = word[2 + length] ? word + 3 + length : NULL;
         arg_list_add(&given, a->name);
         if (!takes_value(a)) {
-            if (value) return help_hint(self, "--%s takes no value", a->name, NULL, NULL);
+            if (value) return help_hint(self, NULL, "--%s takes no value", a->name);
             *(int *)a->to = 1;
             continue;
         }
@@ -450,13 +458,13 @@ int args_parse(const command *self, const arg *table, int argc, char **argv, arg
             *(int *)a->to = 1;
             continue;
         }
-        if (!value && i + 1 >= argc) return help_hint(self, "--%s needs a value (%s)", a->name, a->value, NULL);
+        if (!value && i + 1 >= argc) return help_hint(self, NULL, "--%s needs a value (%s)", a->name, a->value);
         int code = take(a, value ? value : argv[++i]);
         if (code) return code;
     }
-    if (words->count < least) return help_hint(self, "too few arguments, expected: linnet %s %s", self->name, self->usage, NULL);
+    if (words->count < least) return help_hint(self, NULL, "too few arguments, expected: linnet %s %s", self->name, self->usage);
     if (most >= 0 && words->count > most)
-        return help_hint(self, "unexpected argument \"%s\", expected: linnet %s", words->item[most], self->name, NULL);
+        return help_hint(self, NULL, "unexpected argument \"%s\", expected: linnet %s %s", words->item[most], self->name, self->usage);
     return -1;
 }
 

@@ -128,9 +128,9 @@ typedef struct {
     { "set", ARG_LIST, &(m)->set, "KEY=VALUE", "any key of config.json; may be repeated" }
 
 #define RECOMPUTE_FLAG(to)                                                                                                          \
-    { "recompute", ARG_SWITCH_WORD, to, "[cheap]",                                                                                  \
-      "make the inside of each layer again in the backward pass: least memory, about a third slower; cheap: only norms, convolutions and " \
-      "activations, a few per cent slower", .fallback = "", .key = "blocks|cheap" }
+    { "recompute", ARG_SWITCH_WORD, to, "[blocks|cheap]",                                                                         \
+      "make the inside of each layer again in the backward pass: least memory, about a third slower (blocks says the same); cheap: only norms, " \
+      "convolutions and activations, a few per cent slower", .fallback = "", .key = "blocks|cheap" }
 #define MOMENTS_FLAG(to)                                                                                                            \
     { "moments", ARG_DTYPE, to, "TYPE", "float32, or bf16: AdamW's moments, rounded stochastically, in half the memory" }
 #define WEIGHTS_FLAG(to)                                                                                                            \

@@ -88,7 +88,7 @@ static int record(const linnet_context *c, const output_args *out, const linnet_
         free(line);
         return EXIT_INTERNAL;
     }
-    if (out->json) fputs(line, stdout), fflush(stdout);
+    if (out->json) fputs(line, stdout), say_flush(stdout);
     int code = 0;
     if (out->record) {
         FILE *file = fopen(out->record, "a");
@@ -112,7 +112,7 @@ static int measure(linnet_context *c, const output_args *out, linnet_machine_rat
                say_rate(copy, rates->copy_bytes));
     if (!out->json && rates->exponentials > 0) printf("; float32 exponentials %s/s", say_rate(exponentials, rates->exponentials));
     if (!out->json) printf("\n\n");
-    fflush(stdout);
+    say_flush(stdout);
     return 0;
 }
 
@@ -217,7 +217,7 @@ static void print_op(const op_result *x)
                100 * part[i].flops / part[i].seconds / x->rate, 100 * part[i].bytes / part[i].seconds / x->copy_bytes);
     printf("%7.1e %7.1e  %-9s %s\n", r->forward_error, r->backward_error, say_bytes(bytes, (double)r->workspace), r->sizes);
     if (*r->counted) printf("%-18s %.2f and %.2f %s a token forward and backward\n", "", r->forward_mean, r->backward_mean, r->counted);
-    fflush(stdout);
+    say_flush(stdout);
 }
 
 static int bench_op(const command *self, int argc, char **argv)

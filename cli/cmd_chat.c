@@ -22,7 +22,7 @@ static int on_token(void *user, int64_t id, const char *bytes, size_t n)
 {
     (void)user, (void)id;
     fwrite(bytes, 1, n, stdout);
-    return fflush(stdout) != 0 || interrupted;
+    return say_flush(stdout) != 0 || interrupted;
 }
 
 static void print_help(void)
@@ -39,7 +39,7 @@ static bool read_message(bool terminal, const char *mark, char **text, size_t *r
     bool more = true;
     for (*n = 0; more;) {
         if (terminal) fputs(*n ? "... " : mark, stdout);
-        fflush(stdout);
+        say_flush(stdout);
         const ssize_t got = getline(&line, &line_room, stdin);
         if (got <= 0) break;
         size_t length = (size_t)got - (line[got - 1] == '\n');

@@ -81,7 +81,8 @@ static int run(const command *self, int argc, char **argv)
         s = linnet_eval(c, model, t, &o, &r);
         progress_close(&bar);
         const bool stopped = s != LINNET_OK && stop_asked(); /* and perhaps the files could not be written either */
-        if (stopped && r.tokens) fprintf(stderr, "stopped: what follows is of the first %lld tokens\n", (long long)r.tokens);
+        if (stopped && r.tokens)
+            fprintf(stderr, "stopped: what follows is of the first %lld token%s\n", (long long)r.tokens, r.tokens == 1 ? "" : "s");
         if (s == LINNET_OK || r.tokens) print_result(&r, json);
         code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : s == LINNET_OK ? 0 : say_status(c, s);
     }

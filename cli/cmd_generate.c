@@ -44,7 +44,7 @@ static int on_token(void *user, int64_t id, const char *bytes, size_t n)
         if (whole) fwrite(k->text, 1, whole, stdout);
         if (whole) memmove(k->text, k->text + whole, k->used - whole);
         k->used -= whole;
-        if (fflush(stdout) != 0) return 1; /* main() tells why */
+        if (say_flush(stdout) != 0) return 1; /* main() tells why */
     }
     return stop_asked();
 }
@@ -70,7 +70,7 @@ static int on_score(void *user, const linnet_scored_token *t)
     }
     line_list_end(&j);
     line_close(&j);
-    return fflush(stdout) != 0 || stop_asked();
+    return say_flush(stdout) != 0 || stop_asked();
 }
 
 static void print_result(const linnet_generate_result *r, const sink *k)
@@ -94,9 +94,9 @@ static void print_result(const linnet_generate_result *r, const sink *k)
     }
     if (k->used && !k->scores) fwrite(k->text, 1, k->used, stdout); /* a character the model left unfinished */
     if (!k->scores) putchar('\n');
-    fflush(stdout);
-    fprintf(stderr, "%lld tokens after a prompt of %lld, %s tokens/s, %s of state\n", (long long)r->tokens, (long long)r->prompt_tokens,
-            say_count(speed, rate), say_bytes(state, (double)r->state_bytes));
+    say_flush(stdout);
+    fprintf(stderr, "%lld token%s after a prompt of %lld, %s tokens/s, %s of state\n", (long long)r->tokens,
+            r->tokens == 1 ? "" : "s", (long long)r->prompt_tokens, say_count(speed, rate), say_bytes(state, (double)r->state_bytes));
     if (r->guessed) fprintf(stderr, "%lld of %lld guesses were right\n", (long long)r->guessed_right, (long long)r->guessed);
 }
 

@@ -11,8 +11,8 @@ static void print_summary(linnet_model *model, linnet_dtype dtype)
     linnet_model_info i = { .size = sizeof i };
     char a[SAY_TEXT], b[SAY_TEXT];
     linnet_model_get_info(model, &i);
-    printf("model       %s, %lld layers of width %lld, %lld token ids\n", i.model_type, (long long)i.layers, (long long)i.width,
-           (long long)i.vocabulary);
+    printf("model       %s, %lld layer%s of width %lld, %lld token ids\n", i.model_type, (long long)i.layers, i.layers == 1 ? "" : "s",
+           (long long)i.width, (long long)i.vocabulary);
     printf("parameters  %lld (%s in float32)\n", (long long)i.parameters, say_bytes(a, 4.0 * (double)i.parameters));
     printf("state       %s a sequence in generation, %s", say_bytes(b, (double)i.state_bytes_per_sequence), linnet_dtype_name(dtype));
     if (i.state_capacity > 0) printf(", key-value caches counted at %lld tokens", (long long)i.state_capacity);
@@ -25,9 +25,10 @@ static int print_training(linnet_context *c, const linnet_model *model, int64_t 
     char a[5][SAY_TEXT];
     linnet_status s = linnet_model_training_memory(c, model, batch, length, LINNET_RECOMPUTE_NONE, LINNET_F32, LINNET_F32, &r);
     if (s != LINNET_OK) return say_status(c, s);
-    printf("training    %s for %lld sequences of %lld tokens: weights %s, gradients %s, moments %s, activations %s", say_bytes(a[0], (double)r.total),
-           (long long)batch, (long long)length, say_bytes(a[1], (double)r.weights), say_bytes(a[2], (double)r.gradients),
-           say_bytes(a[3], (double)r.moments), say_bytes(a[4], (double)r.activations));
+    printf("training    %s for %lld sequence%s of %lld token%s: weights %s, gradients %s, moments %s, activations %s",
+           say_bytes(a[0], (double)r.total), (long long)batch, batch == 1 ? "" : "s", (long long)length, length == 1 ? "" : "s",
+           say_bytes(a[1], (double)r.weights), say_bytes(a[2], (double)r.gradients), say_bytes(a[3], (double)r.moments),
+           say_bytes(a[4], (double)r.activations));
     s = linnet_model_training_memory(c, model, batch, length, LINNET_RECOMPUTE_BLOCKS, LINNET_F32, LINNET_F32, &r);
     if (s != LINNET_OK) return say_status(c, s);
     printf(" (%s with --recompute)\n", say_bytes(a[4], (double)r.activations));
@@ -47,7 +48,7 @@ static int run(const command *self, int argc, char **argv)
         { "parameters", ARG_SWITCH, &parameters, .help = "every parameter: name, shape, initialisation" },
         { "program", ARG_SWITCH, &program, .help = "the operators in the order they run" },
         { "graphviz", ARG_SWITCH, &graphviz, .help = "the program as a Graphviz picture, for `dot -Tsvg`" },
-        { "json", ARG_SWITCH, &json, .help = "everything as JSON" },
+        { "json", ARG_SWITCH, &json, .help = "everything as one JSON object, parameters and program with it" },
         { "batch", ARG_I64, &batch, "N", "sequences of a training step, for what it takes", 1, 1 << 24 },
         { "length", ARG_I64, &length, "N", "tokens of each", 1, 1 << 24 },
         MODEL_FLAGS(&shape, "tiny"),
@@ -58,9 +59,10 @@ static int run(const command *self, int argc, char **argv)
     if (code >= 0) return code;
     bool described = shape.mixer || shape.pattern || shape.config || shape.preset || shape.set.count;
     if (words.count == 1 && described)
-        return say_error(NULL, "Leave out one or the other.", "%s is a model already, flags of section \"model\" describe a new one", words.item[0]);
+        return say_error(NULL, "Leave out one or the other.", "%s names a model, flags of section \"model\" describe a new one", words.item[0]);
     if (words.count == 0 && !described)
         return say_error(NULL, "Run `linnet inspect --help` for usage and flags.", "which model? name a folder, or --mixer and --preset");
+    if (json && graphviz) return say_error(NULL, "Leave one of them out.", "--graphviz and --json exclude each other");
     linnet_context *c = NULL;
     linnet_config *config = NULL;
     linnet_model *model = NULL;
@@ -78,8 +80,8 @@ static int run(const command *self, int argc, char **argv)
         const struct {
             int asked;
             linnet_describe what;
-        } parts[] = { { parameters, LINNET_DESCRIBE_PARAMETERS },
-                      { program, LINNET_DESCRIBE_TEXT },
+        } parts[] = { { parameters && !json, LINNET_DESCRIBE_PARAMETERS },
+                      { program && !json, LINNET_DESCRIBE_TEXT },
                       { graphviz, LINNET_DESCRIBE_GRAPHVIZ },
                       { json, LINNET_DESCRIBE_JSON } };
         for (int i = 0; i < 4 && !code; i++) {

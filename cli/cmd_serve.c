@@ -27,7 +27,7 @@ static int serve(const machine_args *m, const char *folder, const char *tokenize
     if (!code) {
         stop_watch();
         printf("%s answers at %s\n", o->name, linnet_server_address(server));
-        fflush(stdout);
+        say_flush(stdout);
         if (strcmp(o->host ? o->host : "127.0.0.1", "127.0.0.1") != 0 && !o->key)
             fprintf(stderr, "note: whoever reaches %s may use it; --api-key asks for a key\n", linnet_server_address(server));
         if ((s = linnet_server_run(server, stop, NULL)) != LINNET_OK) code = say_status(c, s);

@@ -39,7 +39,7 @@ static void on_result(void *user, const char *json, const char *text)
     view *v = user;
     progress_close(&v->bar);
     printf("%s\n", v->json ? json : text);
-    fflush(stdout);
+    say_flush(stdout);
 }
 
 static const char *dashed(const char *key)

@@ -164,7 +164,7 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
         const int lost = events_close(&v->events);
         if (lost && !v->code) v->code = lost;
         if (s == LINNET_EINTERRUPTED) {
-            fflush(stdout);
+            say_flush(stdout);
             fprintf(stderr, "stopped after step %lld, saved in %s; to go on: ", (long long)v->last_step, o->out);
             print_resume(stderr, argc, argv);
             code = EXIT_STOPPED;
@@ -174,8 +174,9 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
             progress_print(&v->bar, "%s is trained to its end already, nothing was left to do", o->out);
         else if (!v->json) {
             char tokens[SAY_TEXT], time[SAY_TEXT];
-            progress_print(&v->bar, "trained %lld steps, %s tokens, in %s; saved in %s", (long long)v->last_step,
-                           say_count(tokens, (double)v->tokens), say_duration(time, v->seconds), o->out);
+            progress_print(&v->bar, "trained %lld step%s, %s token%s, in %s; saved in %s", (long long)v->last_step,
+                           v->last_step == 1 ? "" : "s", say_count(tokens, (double)v->tokens), v->tokens == 1 ? "" : "s",
+                           say_duration(time, v->seconds), o->out);
         }
     }
     linnet_config_destroy(config);
@@ -219,7 +220,7 @@ static int run(const command *self, int argc, char **argv)
          .fallback = ""},
         {"tokenizer", ARG_TEXT, &o.tokenizer, "PATH", "tokenizer.json, a folder with one or with encoder.json and vocab.bpe, or bytes",
          .fallback = "bytes"},
-        {"train-tokenizer", ARG_I64, &o.train_tokenizer, "N", "train a byte-level BPE of N ids on the texts first",
+        {"train-tokenizer", ARG_I64, &o.train_tokenizer, "N", "train a byte-level BPE of up to N ids on the texts first",
          .range = "train.train_tokenizer", .fallback = ""},
         {"isolate-documents", ARG_SWITCH, &o.isolate_documents,
          .help = "reset the state at every document; without it documents are joined with the separator"},
@@ -280,7 +281,7 @@ static int run(const command *self, int argc, char **argv)
     if (o.train_tokenizer && o.tokenizer) return say_error(NULL, "Leave one of them out.", "--tokenizer and --train-tokenizer exclude each other");
     const bool described = shape.mixer || shape.pattern || shape.config || shape.preset || shape.set.count;
     if (o.init && described && !o.resume)
-        return say_error(NULL, "Leave out one or the other.", "%s is a model already, flags of section \"model\" describe a new one", o.init);
+        return say_error(NULL, "Leave out one or the other.", "--init %s names a model, flags of section \"model\" describe a new one", o.init);
     if (o.init && o.train_tokenizer) return say_error(NULL, "Leave one of them out.", "--init and --train-tokenizer exclude each other");
     if ((code = check_ids(&shape))) return code;
     if (args_only_check) return o.init || o.resume ? EXIT_GOOD : model_args_check(&shape);

@@ -73,6 +73,7 @@ static int run(int argc, char **argv)
         print_json();
         return EXIT_GOOD;
     }
+    if (strncmp(argv[1], "--help=", 7) == 0) return say_error(NULL, NULL, "--help is \"%s\", expected json, or no value", argv[1] + 7);
     bool help = strcmp(argv[1], "help") == 0;
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (help && argc == 2)) {
         print_overview(stdout);
@@ -99,8 +100,9 @@ int main(int argc, char **argv)
 {
     spin_briefly(argv);
     int code = run(argc, argv);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        if (code != EXIT_STOPPED || !stop_output_gone(stdout)) perror("linnet: cannot write to standard output");
+    const int lost = say_lost();
+    if (lost) {
+        if (code != EXIT_STOPPED || !stop_output_gone(stdout)) fprintf(stderr, "linnet: cannot write to standard output: %s\n", strerror(lost));
         if (code == EXIT_GOOD) code = EXIT_USER;
     }
     args_release();

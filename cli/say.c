@@ -1,5 +1,6 @@
 #include "say.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@
 
 static void print_error(const char *message, const char *detail, const char *hint)
 {
-    fflush(stdout);
+    say_flush(stdout);
     bool colour = term_colours(stderr);
     fprintf(stderr, "%slinnet:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "", message);
     if (detail && *detail) fprintf(stderr, "  %s\n", detail);
@@ -32,6 +33,21 @@ int say_status(const linnet_context *c, linnet_status s)
     const char *message = linnet_error_message(c);
     print_error(*message ? message : linnet_status_name(s), linnet_error_detail(c), linnet_error_hint(c));
     return s == LINNET_EINTERNAL ? EXIT_INTERNAL : EXIT_USER;
+}
+
+static int lost;
+
+int say_flush(FILE *f)
+{
+    const int failed = fflush(f);
+    if (failed && f == stdout && !lost) lost = errno;
+    return failed;
+}
+
+int say_lost(void)
+{
+    if (say_flush(stdout) == 0 && !ferror(stdout)) return 0;
+    return lost ? lost : EIO; /* a buffer that was full in the middle of a line, and nothing after it */
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------------------- */
@@ -149,7 +165,7 @@ void line_list_end(json_line *j)
 void line_close(json_line *j)
 {
     fputs("}\n", j->file);
-    fflush(j->file);
+    say_flush(j->file);
 }
 
 /* ---- numbers for people ----------------------------------------------------------------------------------------------------- */

@@ -16,6 +16,11 @@ int say_error(const char *detail, const char *hint, const char *format, ...) __a
 /* The error that stands on a context (may be NULL: none could be made); returns the exit code of `s`. */
 int say_status(const linnet_context *c, linnet_status s);
 
+/* fflush, for what may be standard output: why that failed is remembered, for errno is another's when main() tells. */
+int say_flush(FILE *f);
+/* The errno of the first loss on standard output, 0: all of it is written. */
+int say_lost(void);
+
 /* One JSON object on one line. line_open, fields in order, line_close. Numbers that JSON lacks (NaN, infinities) are written as null. */
 typedef struct {
     FILE *file;

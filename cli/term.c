@@ -72,7 +72,7 @@ void progress_show(progress *p, double share, const char *head, const char *tail
     p->last = now;
     if (!p->terminal) {
         fprintf(p->file, "%s  %3.0f%%  %s\n", head, 100 * share, tail);
-        fflush(p->file);
+        say_flush(p->file);
         return;
     }
     /* head, bar, "100%", tail, with two blanks between; the last column stays free, or some terminals wrap */
@@ -89,7 +89,7 @@ void progress_show(progress *p, double share, const char *head, const char *tail
         fprintf(p->file, "%.*s", width > 0 ? width : 0, line);
     }
     fputs("\033[K", p->file);
-    fflush(p->file);
+    say_flush(p->file);
     p->drawn = true;
 }
 
@@ -101,13 +101,13 @@ void progress_print(progress *p, const char *format, ...)
     vfprintf(p->file, format, arguments);
     va_end(arguments);
     fputc('\n', p->file);
-    fflush(p->file);
+    say_flush(p->file);
 }
 
 void progress_close(progress *p)
 {
     if (p->drawn) fputs("\r\033[K", p->file);
-    if (p->drawn) fflush(p->file);
+    if (p->drawn) say_flush(p->file);
     p->drawn = false;
 }
 

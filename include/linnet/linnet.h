@@ -171,8 +171,8 @@ typedef struct {
     double flops_a_token; /* of products and recurrences, in a sequence of `tokens` tokens */
 } linnet_mixer_cost;
 LINNET_API linnet_status linnet_mixer_measure(linnet_context *c, const char *mixer, int64_t width, int64_t tokens, linnet_mixer_cost *out);
-/* A mixer, block, norm or MLP with its keys: kind, range, default and meaning of each, as text for people or as JSON. Free with linnet_free. NULL:
- * there is none of that name, or no memory. */
+/* A mixer, block, norm or MLP with its keys: kind, range, default and meaning of each, as text for people or as JSON on one
+ * line. Free with linnet_free. NULL: there is none of that name, or no memory. */
 LINNET_API char *linnet_kind_describe(const char *name, int json);
 /* The i-th block, norm or MLP by the family's name ("block", "norm", "mlp"; "mixer" too); NULL past the end. */
 LINNET_API const linnet_mixer_info *linnet_kind_at(const char *family, int i);
@@ -250,7 +250,7 @@ typedef struct linnet_tokenizer linnet_tokenizer;
 /* "bytes" (256 ids, id = byte, no separator); a tokenizer.json; RWKV's list of tokens (rwkv_vocab_v20230424.txt); a folder that holds one of these,
  * or encoder.json and vocab.bpe. */
 LINNET_API linnet_status linnet_tokenizer_open(linnet_context *c, const char *path, linnet_tokenizer **out);
-/* Train byte-level BPE with `vocabulary` ids (at least 257: the bytes and <|endoftext|>) on a text. */
+/* Train byte-level BPE with `vocabulary` ids (at least 257: the bytes and <|endoftext|>) on a text; fewer where no more pairs come twice in it. */
 LINNET_API linnet_status linnet_tokenizer_train(linnet_context *c, const char *text, size_t bytes, int64_t vocabulary, linnet_tokenizer **out);
 /* Write tokenizer.json (or RWKV's list) into a folder. */
 LINNET_API linnet_status linnet_tokenizer_save(linnet_context *c, const linnet_tokenizer *t, const char *folder);
@@ -318,7 +318,7 @@ typedef struct {
     const char *held_out;         /* file or folder; NULL: the last `held_out_share` of each document set */
     double held_out_share;        /* 0.1 */
     const char *tokenizer;        /* as linnet_tokenizer_open; NULL: "bytes" */
-    int64_t train_tokenizer;      /* > 0: train a BPE of this vocabulary on the training text instead */
+    int64_t train_tokenizer;      /* > 0: train a BPE of up to so many ids on the training text instead */
     const char *out;              /* checkpoint folder */
     /* Continue from `out`, bit for bit, with its settings; the texts must be the same, held_out too. Where the run is at its end and `given` names
      * more `steps` than it had, it goes on to those, at the learning rate that a run of so many has there; a limit of its time is dropped. */

@@ -300,7 +300,8 @@ def library() -> ctypes.CDLL:
 def error_of(lib: ctypes.CDLL, context: Any, status: int) -> Error:
     """The last error of a context as an exception."""
     parts = [get(context).decode("utf-8", "replace") for get in (lib.linnet_error_message, lib.linnet_error_detail, lib.linnet_error_hint)]
-    return Error(" ".join(p for p in parts if p) or f"status {status}", status, parts[2])
+    about = " ".join(p for p in parts[1:] if p)  # sentences with their stops; the message has none
+    return Error((f"{parts[0]}. {about}" if about else parts[0]) or f"status {status}", status, parts[2])
 
 
 class Context:

@@ -99,7 +99,7 @@ class Tokenizer(_Owned):
 
     @classmethod
     def train(cls, text: Union[str, bytes], vocabulary: int) -> "Tokenizer":
-        """Byte-level BPE of so many ids, learned from a text."""
+        """Byte-level BPE of up to so many ids, learned from a text."""
         t = cls.__new__(cls)
         _Owned.__init__(t, Context())
         data = text.encode() if isinstance(text, str) else text

@@ -126,6 +126,9 @@ class Raw(unittest.TestCase):
             with self.assertRaisesRegex(linnet.Error, "needs the size K") as caught:
                 ops.forward("linear_attn", tensors={}, sizes={"Hq": 1}, tokens=1)
             self.assertEqual(caught.exception.kind, "invalid")
+            with self.assertRaisesRegex(linnet.Error, "is not a folder[.] A ") as caught:  # sentences
+                linnet.Model.load("/no/such/folder")
+            self.assertTrue(str(caught.exception).endswith(". " + caught.exception.hint))
 
     def test_functions_are_made(self):
         from linnet.ops import _calls, _plain

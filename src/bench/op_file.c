@@ -90,9 +90,12 @@ static linnet_status read_sequences(job *j)
     const lnt_st_tensor *t = lnt_safetensors_find(j->file, "cu_seqlens");
     int64_t n = j->B;
     if (t) {
+        char has[128];
+        print_shape(has, sizeof has, t->ndim, t->dim);
         if (t->dtype != LINNET_I64 || t->ndim != 1 || t->count < 1)
-            return lnt_fail(j->c, LINNET_EINVAL, "tensor \"cu_seqlens\" must be i64 with one dimension and at least one element");
-        if (j->B != 1) return lnt_fail(j->c, LINNET_EINVAL, "cu_seqlens with a batch of %lld, expected 1", (long long)j->B);
+            return lnt_fail(j->c, LINNET_EINVAL, "tensor \"cu_seqlens\" is %s %s, expected i64 [N+1] of N sequences", lnt_dtype_name(t->dtype), has),
+                   from_file(j);
+        if (j->B != 1) return lnt_fail(j->c, LINNET_EINVAL, "cu_seqlens with a batch of %lld, expected 1", (long long)j->B), from_file(j);
         n = t->count - 1;
     }
     if (n > INT32_MAX) return lnt_fail(j->c, LINNET_EINVAL, "%lld sequences; expected at most %d", (long long)n, INT32_MAX);

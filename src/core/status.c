@@ -62,7 +62,11 @@ linnet_status lnt_hint(lnt_ctx *c, const char *format, ...)
 
 linnet_status lnt_fail_memory(lnt_ctx *c, size_t bytes)
 {
-    return lnt_fail(c, LINNET_ENOMEM, "out of memory: %zu bytes could not be had", bytes);
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double n = (double)bytes;
+    int u = 0;
+    while (n >= 1023.5 && u < 4) n /= 1024, u++; /* four digits, never 1024 of a unit */
+    return lnt_fail(c, LINNET_ENOMEM, "out of memory: %.4g %s could not be had", n, units[u]);
 }
 
 void lnt_log(lnt_ctx *c, const char *format, ...)

@@ -138,7 +138,8 @@ static linnet_status check_file(linnet_session *s, const lnt_safetensors *f, int
         return lnt_hint(s->c, "A state goes with the weights, the configuration and the dtype that it was made with.");
     }
     if (!s->o.capacity || *tokens <= s->o.capacity) return LINNET_OK;
-    lnt_fail(s->c, LINNET_EINVAL, "the state has %lld tokens, the session room for %lld", (long long)*tokens, (long long)s->o.capacity);
+    lnt_fail(s->c, LINNET_EINVAL, "the state has %lld token%s, the session room for %lld", (long long)*tokens, *tokens == 1 ? "" : "s",
+             (long long)s->o.capacity);
     return lnt_detail(s->c, "Read from %s.", f->path);
 }
 

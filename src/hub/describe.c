@@ -76,11 +76,13 @@ static char *model_json(linnet_model *m)
     linnet_model_info info = {.size = sizeof info};
     linnet_model_get_info(m, &info);
     json_t *params = json_array();
+    char init[64];
     for (int i = 0; i < lnt_param_count(m->p); i++) {
         const lnt_param *q = lnt_param_at(m->p, i);
         json_t *shape = json_array();
         for (int d = 0; d < q->ndim; d++) json_array_append_new(shape, json_integer(q->dim[d]));
-        json_array_append_new(params, json_pack("{s:s,s:o,s:b}", "name", q->name, "shape", shape, "decay", (int)q->decay));
+        json_array_append_new(params, json_pack("{s:s,s:o,s:b,s:s}", "name", q->name, "shape", shape, "decay", (int)q->decay, "starts_as",
+                                                init_name(&q->init, init, sizeof init)));
     }
     const char *config = linnet_config_json(m->config);
     json_t *all = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o,s:o}", "model_type", info.model_type, "parameters", (json_int_t)info.parameters,

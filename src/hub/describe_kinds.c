@@ -38,7 +38,7 @@ static char *as_json(lnt_family f, const lnt_kind *kind, const void *defaults)
     const linnet_mixer_info *about = &kind->about;
     json_t *all = json_pack("{s:s,s:s,s:s?,s:s?,s:o}", lnt_family_name(f), about->name, "summary", about->summary, "paper", about->paper,
                             "recurrence", about->recurrence, "keys", keys);
-    char *text = lnt_json_text(all, JSON_INDENT(1));
+    char *text = lnt_json_text(all, 0);
     json_decref(all);
     return text;
 }

@@ -59,7 +59,7 @@ void lnt_reply_failure(lnt_reply *r, const lnt_ctx *c, linnet_status s, const ch
 {
     char text[LNT_ERROR_TEXT];
     const char *detail = linnet_error_detail(c), *hint = linnet_error_hint(c);
-    snprintf(text, sizeof text, "%s%s%s%s%s", linnet_error_message(c), *detail ? ". " : "", detail, *hint ? ". " : "", hint);
+    snprintf(text, sizeof text, "%s%s%s%s%s", linnet_error_message(c), *detail ? ". " : "", detail, !*hint ? "" : *detail ? " " : ". ", hint);
     const bool theirs = s == LINNET_EINVAL || s == LINNET_EFORMAT || s == LINNET_EUNSUPPORTED;
     lnt_reply_error(r, theirs ? 400 : 500, text, parameter);
 }

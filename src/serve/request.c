@@ -58,7 +58,7 @@ void lnt_request_fail(lnt_request *r, const lnt_ctx *c, linnet_status s)
     pthread_mutex_lock(&r->lock);
     if (!lnt_request_over(r)) {
         r->status = s;
-        snprintf(r->error, sizeof r->error, "%s%s%s%s%s", part[0], *part[1] ? ". " : "", part[1], *part[2] ? ". " : "", part[2]);
+        snprintf(r->error, sizeof r->error, "%s%s%s%s%s", part[0], *part[1] ? ". " : "", part[1], !*part[2] ? "" : *part[1] ? " " : ". ", part[2]);
         lnt_request_tell(r);
     }
     pthread_mutex_unlock(&r->lock);

@@ -183,7 +183,8 @@ linnet_status lnt_reader_ask(lnt_reader *k, lnt_asked *a, int64_t n)
 {
     int64_t longest = 1;
     for (int64_t i = 0; i < n; i++) {
-        if (a[i].n < 2) return lnt_fail(k->r->c, LINNET_EINVAL, "a text of %lld tokens, expected at least 2", (long long)a[i].n);
+        if (a[i].n < 2)
+            return lnt_fail(k->r->c, LINNET_EINVAL, "a text of %lld token%s, expected at least 2", (long long)a[i].n, a[i].n == 1 ? "" : "s");
         if (a[i].n - 1 > longest) longest = a[i].n - 1;
     }
     LNT_TRY(make_room(k, longest));

@@ -129,7 +129,11 @@ static linnet_status open_tokenizer(run *r)
     LNT_TRY(lnt_corpus_text(r->c, &(lnt_texts){.paths = r->s.o.texts, .n_paths = r->s.o.n_texts, .field = r->s.o.field}, limit, &text, &bytes));
     linnet_status s = linnet_tokenizer_train(r->c, text, bytes, r->s.o.train_tokenizer, &r->tokenizer);
     lnt_free(text);
-    return s;
+    if (s != LINNET_OK || linnet_tokenizer_vocabulary(r->tokenizer) >= r->s.o.train_tokenizer) return s;
+    snprintf(r->note, sizeof r->note, "the tokenizer has %lld ids of the %lld that were asked for: the texts have no more pairs that come twice",
+             (long long)linnet_tokenizer_vocabulary(r->tokenizer), (long long)r->s.o.train_tokenizer);
+    r->progress.note = r->note;
+    return LINNET_OK;
 }
 
 /* What is read as text and what the run writes are apart: its own files would be the next text. */

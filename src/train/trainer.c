@@ -23,7 +23,9 @@ linnet_status lnt_trainer_create(lnt_ctx *c, linnet_model *m, int64_t batch, int
     LNT_TRY_GOTO(s, lnt_optimizer_create(c, m->w, moments, &t->optimizer), fail);
     lnt_plan_options o = {
         .tokens = tokens, .n_seq = batch, .dtype = m->dtype, .training = true, .recompute = recompute, .n_outputs = 1, .outputs = {m->loss}};
-    LNT_TRY_GOTO(s, lnt_plan_create(c, m->p, &o, &t->plan), fail);
+    s = lnt_plan_create(c, m->p, &o, &t->plan);
+    if (s == LINNET_ENOMEM) lnt_hint(c, "A smaller batch or length takes less, and so does recompute.");
+    if (s != LINNET_OK) goto fail;
     *out = t;
     return LINNET_OK;
 fail:

@@ -23,8 +23,8 @@ linnet_status linnet_windows_create(linnet_context *c, const int32_t *ids, int64
     LNT_NEED(c, ids);
     if (length < 1) return lnt_fail(c, LINNET_EINVAL, "windows of %lld tokens, expected at least 1", (long long)length);
     if (n <= length) {
-        lnt_fail(c, LINNET_EINVAL, "the training text has %lld tokens, expected at least %lld (one window and the token after it)", (long long)n,
-                 (long long)length + 1);
+        lnt_fail(c, LINNET_EINVAL, "the training text has %lld token%s, expected at least %lld (one window and the token after it)", (long long)n,
+                 n == 1 ? "" : "s", (long long)length + 1);
         return lnt_hint(c, "Give more text or a smaller --length.");
     }
     const int64_t fit = (n - 1) / length, windows = fit > 1 ? fit - 1 : 1; /* one less than fit: room for the phase */

@@ -1,6 +1,8 @@
 """Files that are wrong, disks that are full: one clear message, exit code 2, nothing lost."""
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import struct
@@ -180,6 +182,11 @@ def full_disk(folder):
     with open("/dev/full", "w") as full:
         done = subprocess.run([harness.LINNET, "mixers"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and "No space left" in done.stderr, done.stderr
+    for k, more in enumerate(([], ["--json"])):  # the disk that was full at the first step is named after the last
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([harness.LINNET, "train", text_file(), "--out", folder / f"said{k}", *SMALL, *more], stdout=full, stderr=subprocess.PIPE,
+                                  text=True)
+        assert done.returncode == 2 and "standard output: No space left" in done.stderr, done.stderr
 
 
 @case("what is written is nothing that is read: an input, a file of the model or of a folder of texts, the other output; an older output may be")
@@ -217,3 +224,12 @@ def outputs_are_no_inputs(folder):
     for _ in range(2):  # the second time over older ones
         linnet(*score, "--csv", "m/loss.csv", "--plot", "loss.svg", cwd=folder)
         linnet("logits", "m", ids, "logits.safetensors", cwd=folder)
+
+
+@case("a model that does not fit is refused with a size that people read, and what takes less")
+def no_memory(folder):
+    def little():
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+    words = [harness.LINNET, "train", text_file(), "--out", folder / "m", "--preset", "nano", "--batch", "100000", "--length", "64"]
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=little)
+    assert done.returncode == 2 and re.search(r"out of memory: \d+(\.\d+)? GiB could not be had\n  A smaller batch", done.stderr), done.stderr

@@ -59,14 +59,17 @@ def suggestions(_):
 @case("a flag's value is checked: the message gives the value and what was expected")
 def values(_):
     wrong = [("--threads", "0", "1"), ("--threads", "-3", "1"), ("--threads", "many", "whole number"), ("--steps", "1.5", "whole number"),
-             ("--steps", "99999999999999999999", "whole number"), ("--learning-rate", "nan", "number"), ("--learning-rate", "fast", "number"), ("--learning-rate", "-1", "from 0"),
+             ("--steps", "0", "whole number of at least 1"), ("--steps", "99999999999999999999", "from 1 to 1000000000000000"), ("--learning-rate", "nan", "number"), ("--learning-rate", "fast", "number"), ("--learning-rate", "-1", "from 0"),
              ("--dtype", "f99", "bf16"), ("--held-out-share", "1.5", "0.9"), ("--set", "hidden_size", "KEY=VALUE"), ("--layers", "0", "at least 1"),
-             ("--train-tokenizer", "5", "257"), ("--seed", "-1", "whole number")]
+             ("--train-tokenizer", "5", "257"), ("--seed", "-1", "from 0 to 18446744073709551615"),
+             ("--seed", "18446744073709551616", "from 0 to 18446744073709551615")]
     for flag, value, expected in wrong:
         refused("train", "x", "--out", "y", flag, value, says=[flag, f'"{value}"', expected])
         refused("train", "x", "--out", "y", f"{flag}={value}", says=[flag, f'"{value}"', expected])
     refused("train", "x", "--out", says=["--out", "needs a value"])
     refused("train", "x", "--out", "y", "--resume=yes", says=["--resume", "no value"])
+    for command in ([], ["train"], ["task", "mqar"]):
+        refused(*command, "--help=yaml", says=['--help is "yaml"', "json, or no value"])
 
 
 @case("missing and surplus arguments are named, exclusive flags refused")
@@ -75,6 +78,7 @@ def arguments(_):
     refused("train", "x", says=["--out"])
     refused("eval", "x", says=["MODEL TEXT"])
     refused("logits", "a", "b", "c", "d", says=['"d"'])
+    refused("op", "gla", "a", "b", "extra", says=['"extra"', "linnet op NAME IN.safetensors OUT.safetensors"])
     refused("generate", "model", "words", says=['"words"', "--prompt"])
     refused("generate", "model", "--prompt", "a", "-", says=["two prompts"], stdin=b"b")
     refused("train", "x", "--out", "y", "--tokenizer", "bytes", "--train-tokenizer", "300", says=["--tokenizer"])

@@ -154,6 +154,7 @@ def train_flags(folder):
     linnet("train", "--recompute", text_file(), "--out", folder / "c3", *SMALL)
     assert weights(folder / "c3") == weights(model()), "what follows --recompute and is no way of recomputing is a text"
     refused("train", text_file(), "--out", folder / "c4", *SMALL, "--recompute=some", says=["--recompute", "some", "blocks|cheap"])
+    assert "--recompute [blocks|cheap]" in linnet("train", "--help").out
     unlimited = [x for i, x in enumerate(SMALL) if x != "--steps" and SMALL[i - 1] != "--steps"]
     linnet("train", text_file(), "--out", folder / "d", *unlimited, "--minutes", "0.02")
 

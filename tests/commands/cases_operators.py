@@ -67,6 +67,7 @@ def op_refuses(folder):
     wrong(["k"], lambda t: t.update(k=("I64", t["k"][1], t["k"][2] * 2)))
     wrong(["g"], lambda t: t.update(g=("F32", (B, T, HV), f32([float("nan")] * (B * T * HV)))))
     wrong(["2", "3"], lambda t: (t.update(q=("F32", (B, T, 3, K), f32([0.1] * (B * T * 3 * K)))), t.update(k=t["q"])))
+    wrong(['"cu_seqlens" is f32 [2], expected i64 [N+1]', "in.safetensors"], lambda t: t.update(cu_seqlens=("F32", (2,), f32([0, T]))))
     wrong(["wobbly"], flags=["--form", "wobbly"])
     wrong(["chunk-z80"], flags=["--impl", "chunk-z80"])
     wrong(["--dtype"], flags=["--dtype", "f8"])
@@ -129,7 +130,9 @@ def mixers(_):
     kinds = [line[family] for line in lines for family in ("mixer", "block", "norm", "mlp") if family in line]
     for name in kinds:
         assert name in text
-        one = json.loads(linnet("mixers", name, "--json").out)
+        said = linnet("mixers", name, "--json").out
+        one = json.loads(said)
+        assert said.count("\n") == 1, said
         said = linnet("mixers", name).out
         for key in one["keys"]:
             assert key["help"] and key["key"] in said and key["help"] in said and "default" in key, key
@@ -165,7 +168,12 @@ def inspect(_):
     assert "q_proj.weight" in linnet(*tiny, "--parameters").out
     assert "gated_delta_rule" in linnet(*tiny, "--program").out
     assert linnet(*tiny, "--graphviz").out.startswith("digraph")
-    json.loads(linnet(*tiny, "--json").out)
+    whole = json.loads(linnet(*tiny, "--json").out)
+    assert json.loads(linnet(*tiny, "--program", "--parameters", "--json").out) == whole
+    assert "gated_delta_rule" in [node["operator"] for node in whole["program"]] and all(p["starts_as"] for p in whole["parameter_table"])
+    refused(*tiny, "--graphviz", "--json", says=["--graphviz and --json"])
+    assert ", 1 layer of width" in linnet(*tiny, "--layers", 1).out
+    assert " for 1 sequence of 1 token: " in linnet(*tiny, "--batch", 1, "--length", 1).out
 
 
 @case("bench op checks, times and records operators; shares are of rates measured in the same run")

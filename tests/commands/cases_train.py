@@ -322,6 +322,16 @@ def lengthened(folder):
     assert "nothing was left to do" in linnet("train", text_file(), "--out", folder / "a", "--resume").out
 
 
+@case("train says how many ids a tokenizer got that was to have more than the text gives, and only then; one step is one")
+def fewer_ids(folder):
+    few = [*SMALL, "--steps", "1", "--held-out-share", "0.1"]
+    done = linnet("train", text_file(), "--out", folder / "a", *few, "--train-tokenizer", "100000")
+    ids = json.loads(linnet("inspect", folder / "a", "--json").out)["vocabulary"]
+    assert f"the tokenizer has {ids} ids of the 100000 that were asked for" in done.out and 300 < ids < 100000, done.out
+    assert "trained 1 step, " in done.out, done.out
+    assert "asked for" not in linnet("train", text_file(), "--out", folder / "b", *few, "--train-tokenizer", "300").out
+
+
 @case("train --init begins with another folder's model, weights and tokenizer; the loss starts where that one's is and falls")
 def begun_with(folder):
     linnet("train", text_file(), "--out", folder / "a", *SMALL, "--train-tokenizer", "300", "--held-out-share", "0.1")
@@ -332,7 +342,8 @@ def begun_with(folder):
     assert (folder / "a" / "config.json").read_bytes() == (folder / "b" / "config.json").read_bytes()
     log = [[json.loads(line)["loss"] for line in (folder / x / "log.jsonl").read_text().splitlines()] for x in "ab"]
     assert log[1][0] < log[0][0] - 0.2 and sum(log[1][-5:]) < sum(log[0][-5:]), log
-    refused("train", text_file(), "--out", folder / "c", "--init", folder / "a", "--layers", "3", says=["is a model already"])
+    refused("train", text_file(), "--out", folder / "c", "--init", folder / "a", "--layers", "3", says=["names a model"])
+    refused("train", text_file(), "--out", folder / "c", "--init", folder / "none", "--preset", "nano", says=["names a model, flags of section"])
     refused("train", text_file(), "--out", folder / "c", "--init", folder / "a", "--train-tokenizer", "300", says=["--init"])
     linnet("train", text_file(), "--out", folder / "d", *SMALL, "--steps", "1", "--train-tokenizer", "400")
     refused("train", text_file(), "--out", folder / "c", "--init", folder / "a", "--tokenizer", folder / "d", says=["400 ids", "300"])
