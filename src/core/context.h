@@ -9,7 +9,7 @@ struct lnt_device;
 
 struct linnet_context {
     linnet_status status;
-    char message[1024], detail[1024], hint[1024], option[80];
+    char message[1024], detail[1024], hint[1536], option[80];
     int threads;
     lnt_pool pool; /* the caller's threads */
     bool alone; /* the work at hand is for one of them (core/threads.h) */

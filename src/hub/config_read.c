@@ -298,9 +298,14 @@ static int distance(const char *a, const char *b)
     return row[n];
 }
 
-static linnet_status refuse_unknown(lnt_ctx *c, const char *key, const lnt_config *k)
+#define LAYER_TYPES "layer_types"
+
+/* set: read_key was asked, and takes keys that stand in no table too. */
+static linnet_status refuse_unknown(lnt_ctx *c, const char *key, const lnt_config *k, bool set)
 {
-    char list[900] = "";
+    char list[1400] = ""; /* the longest, falcon_h1's, is 1200 bytes */
+    const lnt_arch *a = reads_as(k);
+    const char *const more[] = {a->attn ? "attn" : NULL, a->layers ? LAYER_TYPES : NULL, "block", "norm", "mlp", "mixers", "layer_mixers"};
     const char *near = NULL;
     const lnt_options *t;
     const lnt_part *part;
@@ -315,13 +320,13 @@ static linnet_status refuse_unknown(lnt_ctx *c, const char *key, const lnt_confi
             ours |= !strcmp(key, t->row[j].key);
             if (n < (int)sizeof list) n += snprintf(list + n, sizeof list - (size_t)n, "%s%s", n ? ", " : "", t->row[j].key);
         }
+    for (size_t i = 0; set && i < sizeof more / sizeof *more && n < (int)sizeof list; i++)
+        if (more[i]) n += snprintf(list + n, sizeof list - (size_t)n, ", %s", more[i]);
     if (elsewhere) lnt_fail(c, LINNET_EINVAL, "\"%.60s\" is not a key of model type %s", key, k->model_type);
     else lnt_fail(c, LINNET_EINVAL, "unknown key \"%.60s\" for model type %s", key, k->model_type);
     if (ours) return lnt_hint(c, "It is a key of linnet's own model type alone.");
     return near && !elsewhere ? lnt_hint(c, "Did you mean \"%s\"?", near) : lnt_hint(c, "Its keys are %s.", list);
 }
-
-#define LAYER_TYPES "layer_types"
 
 /* The mixer of each layer by the architecture's words; null: all have the first. */
 static linnet_status read_layer_types(lnt_ctx *c, const lnt_arch *a, const json_t *value, lnt_config *k)
@@ -389,7 +394,7 @@ static linnet_status read_key(lnt_ctx *c, const char *key, const json_t *value, 
     else if (!file || (!ours && !a->spelled)) LNT_TRY(lnt_config_put(c, k, key, &v, &known));
     if (known) return LINNET_OK;
     const lnt_arch_other *other = lnt_arch_other_key(a, key);
-    return other ? read_other(c, other, value, file, k) : refuse_unknown(c, key, k);
+    return other ? read_other(c, other, value, file, k) : refuse_unknown(c, key, k, !(file && a->class_name));
 }
 
 static bool is_number(const json_t *v, double want) { return json_is_number(v) && fabs(json_number_value(v) - want) <= 1e-9 * fabs(want); }
@@ -604,5 +609,5 @@ linnet_status linnet_config_get(linnet_context *c, const linnet_config *k, const
         if (!o || (dot && (!part || strlen(part->label) != (size_t)(dot - key) || memcmp(part->label, key, (size_t)(dot - key))))) continue;
         return lnt_config_value_text(c, o, base, text, size);
     }
-    return refuse_unknown(c, key, k);
+    return refuse_unknown(c, key, k, false);
 }

@@ -155,7 +155,8 @@ def kinds(folder):
     assert "mlp" not in program and "attn.g_proj" in program, program
     refused("inspect", "--mixer", "retnet", "--set", "mlp=big", says=["mlp is", "swiglu", "none"])
     refused("inspect", "--mixer", "retnet", "--set", "head_dim=8", says=["head_dim", "not a key of model type retnet", "num_heads", "expand_k"])
-    refused("inspect", "--mixer", "retnet", "--set", "nothing=8", says=["unknown key", "nothing", "Its keys are vocab_size"])
+    refused("inspect", "--mixer", "retnet", "--set", "nothing=8", says=["unknown key", "nothing", "Its keys are vocab_size",
+                                                                                     ", attn, block, norm, mlp, mixers, layer_mixers."])
 
 
 @case("inspect shows size, parameters, program and picture of any mixer")
