@@ -64,8 +64,8 @@ static bool has_folder(const char *folder, const char *name)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* --tensorboard and --keep-best, from the run's first step on: before that its folder may not be there. A run that is resumed goes on with what it has
- * the folder of. */
+/* --tensorboard and --keep-best, from the run's first step on: before that its folder may not be there. A run that is resumed goes on with what it
+ * has the folder of. */
 static void keep_beside(view *v, const linnet_train_progress *p)
 {
     static const char *const names[] = { "loss", "learning_rate", "gradient_norm", "tokens_per_second", "held_out/loss", "held_out/bits_per_byte" };

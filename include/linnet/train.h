@@ -128,8 +128,8 @@ LINNET_API linnet_status linnet_gradient_read(linnet_trainer *t, const char *nam
 LINNET_API linnet_status linnet_gradient_write(linnet_trainer *t, const char *name, int64_t first, int64_t n, const float *values);
 
 /* Write config.json and model.safetensors, as linnet_model_save does, and, last, trainer.safetensors (weights, moments, number of updates): each is
- * replaced whole or not at all, the first when all are on the disk, and trainer.safetensors alone is what linnet_trainer_load reads. A folder with a run
- * of `linnet train` is refused. Loaded into a trainer of a model of the same shape, training goes on bit for bit; gradients that wait for their update
+ * replaced whole or not at all, the first when all are on the disk, and linnet_trainer_load reads trainer.safetensors alone. A folder with a run of
+ * `linnet train` is refused. Loaded into a trainer of a model of the same shape, training goes on bit for bit; gradients that wait for their update
  * are not kept. */
 LINNET_API linnet_status linnet_trainer_save(linnet_trainer *t, const char *folder);
 LINNET_API linnet_status linnet_trainer_load(linnet_trainer *t, const char *folder);

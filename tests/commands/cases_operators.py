@@ -89,7 +89,7 @@ def no_such_device(folder):
     write_safetensors(path, gated_delta_inputs())
     text.write_text("some words " * 500)
     commands = [("op", "gated_delta_rule", path, out), ("train", text, "--out", out), ("eval", out, text), ("generate", out, "--prompt", "a"),
-                ("logits", out, path, out), ("task", "mqar"), ("task", "mesa-analysis", out, text, "--out", out), ("bench", "op"), ("bench", "train"), ("bench", "decode"), ("bench", "machine")]
+                ("logits", out, path, folder / "logits"), ("task", "mqar"), ("task", "mesa-analysis", out, text, "--out", out), ("bench", "op"), ("bench", "train"), ("bench", "decode"), ("bench", "machine")]
     for command in commands:
         refused(*command, "--device", "tpu", says=['unknown device "tpu"'])
         refused(*command, "--device", "cuda:x")
