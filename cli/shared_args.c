@@ -178,14 +178,15 @@ static bool is_older_output(const char *path)
 int outputs_check(const char *const *out, int n_out, const char *model, const char *const *in, int n_in)
 {
     static const char hint[] = "Name another file to write.";
+    struct stat st;
     for (int i = 0; i < n_out; i++) {
         if (!out[i]) continue;
         for (int k = 0; k < n_in; k++) {
-            if (!in[k]) continue;
+            if (!in[k] || stat(in[k], &st) != 0) continue; /* what is not there is said by who reads it */
             if (same_path(out[i], in[k])) return say_error(NULL, hint, "the output \"%s\" is the input \"%s\"", out[i], in[k]);
             if (lies_in(out[i], in[k], true)) return say_error(NULL, hint, "the output \"%s\" is a file in \"%s\", which is read", out[i], in[k]);
         }
-        if (model && (same_path(out[i], model) || (lies_in(out[i], model, false) && !is_older_output(out[i]))))
+        if (model && stat(model, &st) == 0 && (same_path(out[i], model) || (lies_in(out[i], model, false) && !is_older_output(out[i]))))
             return say_error(NULL, hint, "the output \"%s\" is a file of the model \"%s\"", out[i], model);
         for (int k = 0; k < i; k++)
             if (out[k] && same_path(out[i], out[k])) return say_error(NULL, hint, "the outputs \"%s\" and \"%s\" are one file", out[k], out[i]);

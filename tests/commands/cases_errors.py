@@ -208,7 +208,6 @@ def outputs_are_no_inputs(folder):
     for other in ("ids.safetensors", "./ids.safetensors", "m/../ids.safetensors", ids):
         keeps("op", "gla", "ids.safetensors", other, says=["ids.safetensors", "is the input"])
         keeps("logits", "m", other, "ids.safetensors", says=["ids.safetensors", "is the input"])
-    keeps("op", "gla", "new", "./new", says=['"new"', '"./new"'])
     keeps("logits", "m", ids, "m/model.safetensors", says=["m/model.safetensors", "of the model"])
     score = ["eval", "m", "held.txt", "--length", 64]
     for flag in ("--csv", "--plot"):
