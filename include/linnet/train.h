@@ -123,7 +123,8 @@ LINNET_API linnet_status linnet_trainer_update(linnet_trainer *t, double learnin
 /* Forget the gradients and losses since the last update. */
 LINNET_API linnet_status linnet_trainer_drop(linnet_trainer *t);
 
-/* Gradients by the parameter's name, float32 on the host, as linnet_parameter_read and _write; zeros before the first micro-batch. */
+/* Gradients by the parameter's name, float32 on the host, as linnet_parameter_read and _write; zeros before the first micro-batch. What is not finite
+ * is the update's to refuse. */
 LINNET_API linnet_status linnet_gradient_read(linnet_trainer *t, const char *name, int64_t first, int64_t n, float *values);
 LINNET_API linnet_status linnet_gradient_write(linnet_trainer *t, const char *name, int64_t first, int64_t n, const float *values);
 

@@ -247,7 +247,6 @@ linnet_status lnt_file_commit(lnt_ctx *c, lnt_file_writer *w)
 linnet_status lnt_file_commit_all(lnt_ctx *c, lnt_file_writer *w, int n)
 {
     linnet_status s = LINNET_OK;
-    for (int i = 0; i < n && s == LINNET_OK; i++) s = lnt_file_sync(c, &w[i]); /* a full disk ends it before the first has its name */
     for (int i = 0; i < n; i++) {
         if (s == LINNET_OK) s = lnt_file_commit(c, &w[i]);
         lnt_file_abandon(&w[i]);

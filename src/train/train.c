@@ -140,7 +140,7 @@ static linnet_status open_tokenizer(run *r)
 static linnet_status check_apart(run *r)
 {
     for (int i = 0; i <= r->s.o.n_texts; i++) {
-        const char *text = i < r->s.o.n_texts ? r->s.o.texts[i] : r->s.o.held_out;
+        const char *text = i == r->s.o.n_texts ? r->s.o.held_out : r->s.o.texts ? r->s.o.texts[i] : NULL; /* what is missing is said later */
         if (!text || !lnt_is_folder(text) || !lnt_lies_in(r->s.o.out, text)) continue;
         lnt_fail(r->c, LINNET_EINVAL, "the run's folder \"%s\" lies in \"%s\", of which every file is read as text", r->s.o.out, text);
         return lnt_hint(r->c, "Name a folder outside it for the run, or the text's files in place of their folder.");

@@ -117,6 +117,8 @@ linnet_status linnet_trainer_update(linnet_trainer *t, double learning_rate, lin
     linnet_option_range("trainer", "learning_rate", &least, &most);
     if (!(learning_rate >= least && learning_rate <= most))
         return lnt_fail(t->c, LINNET_EINVAL, "learning_rate is %g, expected %g to %g", learning_rate, least, most);
+    if (t->m->w->grad_empty)
+        return lnt_fail(t->c, LINNET_EINVAL, "an update without gradients: no micro-batch has brought any since the last");
     lnt_step_sums sums;
     linnet_trainer_result r = {.tokens = t->seen, .predictions = t->predictions, .learning_rate = learning_rate};
     t->seen = t->predictions = 0;
