@@ -150,8 +150,12 @@ const char *chat_template_help(void);
 
 /* Say on stderr what there is to say of texts before they are used. What cannot be read is said by who reads it. */
 void say_of_texts(linnet_context *c, const char *const *texts, int n_texts);
-/* All of a file, "-": of standard input, closed with a zero byte and freed with free(). `what` is for the message. Returns 0 or the exit code. */
+/* All of a file, "-": of standard input, closed with a zero byte and freed with free(). `what` a message calls it. Returns 0 or the exit code. */
 int read_input(const char *path, const char *what, char **text, size_t *bytes);
+/* Before any work: what a command writes (NULL: none) may be no file that it reads, no file in a folder of texts, none that the model in the folder
+ * `model` has (NULL: there is no model), and no other output. An older output may be, also where it stands beside the model. Returns 0, or the exit
+ * code after naming the two. */
+int outputs_check(const char *const *out, int n_out, const char *model, const char *const *in, int n_in);
 /* The tokenizer of a model's folder, or the one at `path` when that is not NULL. Returns 0, or the exit code after saying why not. */
 int tokenizer_beside(linnet_context *c, const char *path, const char *folder, const linnet_model *m, linnet_tokenizer **out);
 

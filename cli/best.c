@@ -20,6 +20,9 @@ void best_open(best_kept *b, const char *folder)
 {
     char path[PATH], text[200] = "";
     *b = (best_kept){ .folder = folder, .loss = INFINITY };
+    if (!folder) return;
+    snprintf(path, sizeof path, "%s/best", folder);
+    mkdir(path, 0777); /* at once: who resumes sees by it that the best is to be kept */
     snprintf(path, sizeof path, "%s/best/best.json", folder);
     FILE *f = fopen(path, "r");
     if (!f) return;

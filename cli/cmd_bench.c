@@ -1,4 +1,5 @@
 /* linnet bench: operators and training steps as a share of what the machine can do, measured in the same run. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,10 +94,7 @@ static int record(const linnet_context *c, const output_args *out, const linnet_
         FILE *file = fopen(out->record, "a");
         int bad = !file || fputs(line, file) < 0;
         if (file && fclose(file) != 0) bad = 1;
-        if (bad) {
-            perror("linnet: cannot write the --record file");
-            code = EXIT_USER;
-        }
+        if (bad) code = say_error(NULL, NULL, "cannot write the --record file \"%s\": %s", out->record, strerror(errno));
     }
     free(line);
     return code;
@@ -185,6 +183,18 @@ static void op_fields(json_line *j, const void *result)
     line_real(j, "peak_memory", x->r->peak_memory ? (double)x->r->peak_memory : peak_memory());
 }
 
+/* Before the machine is measured, which takes seconds: what the library says of a name that it does not know. */
+static int check_names(linnet_context *c, const arg_list *names)
+{
+    linnet_operator_call call = LINNET_OPERATOR_CALL_INIT;
+    size_t bytes;
+    for (int i = 0; i < names->count; i++) {
+        call.op = names->item[i];
+        if (!linnet_operator_describe(call.op, NULL, 0)) return say_status(c, linnet_operator_workspace(c, &call, 0, &bytes));
+    }
+    return 0;
+}
+
 static void print_heading(const linnet_bench_op_options *o)
 {
     const char *dtype = linnet_dtype_name(o->dtype);
@@ -240,6 +250,7 @@ static int bench_op(const command *self, int argc, char **argv)
     o.n_set = set.count;
     linnet_context *c = NULL;
     code = machine_open(&m, &c);
+    if (!code) code = check_names(c, &words);
     if (!code) code = measure(c, &out, &rates);
     bool every = words.count == 0;
     for (int i = 0; every && linnet_operator_at(i); i++) arg_list_add(&words, linnet_operator_at(i));
@@ -351,6 +362,7 @@ static int bench_train(const command *self, int argc, char **argv)
     };
     int code = args_parse(self, table, argc, argv, &words, 0, 0);
     if (code >= 0) return code;
+    if ((code = outputs_check(&out.record, 1, shape.config, NULL, 0)) != 0) return code;
     o.moments = moments;
     linnet_context *c = NULL;
     linnet_config *config = NULL;
@@ -440,6 +452,7 @@ static int bench_decode(const command *self, int argc, char **argv)
     };
     int code = args_parse(self, table, argc, argv, &words, 0, 0);
     if (code >= 0) return code;
+    if ((code = outputs_check(&out.record, 1, shape.config, NULL, 0)) != 0) return code;
     linnet_context *c = NULL;
     linnet_config *config = NULL;
     linnet_model *model = NULL;

@@ -59,8 +59,10 @@ static int run(const command *self, int argc, char **argv)
     };
     int code = args_parse(self, table, argc, argv, &words, 2, -1);
     if (code >= 0) return code;
-    o.texts = words.item + 1;
     o.n_texts = words.count - 1;
+    arg_list_add(&words, tokenizer_path); /* behind the texts: what else is read */
+    o.texts = words.item + 1;
+    if ((code = outputs_check((const char *[]){ o.csv, o.plot }, 2, words.item[0], o.texts, o.n_texts + 1)) != 0) return code;
     linnet_context *c = NULL;
     linnet_model *model = NULL;
     linnet_tokenizer *t = NULL;
@@ -78,11 +80,11 @@ static int run(const command *self, int argc, char **argv)
         o.user = &bar;
         s = linnet_eval(c, model, t, &o, &r);
         progress_close(&bar);
-        const int stopped = s == LINNET_EINTERRUPTED;
+        const bool stopped = s != LINNET_OK && stop_asked(); /* and perhaps the files could not be written either */
         if (stopped && r.tokens)
             fprintf(stderr, "stopped: what follows is of the first %lld token%s\n", (long long)r.tokens, r.tokens == 1 ? "" : "s");
-        if (s == LINNET_OK || (stopped && r.tokens)) print_result(&r, json);
-        code = stopped ? EXIT_STOPPED : s == LINNET_OK ? 0 : say_status(c, s);
+        if (s == LINNET_OK || r.tokens) print_result(&r, json);
+        code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : s == LINNET_OK ? 0 : say_status(c, s);
     }
     linnet_tokenizer_destroy(t);
     linnet_model_destroy(model);

@@ -16,6 +16,7 @@ static int run(const command *self, int argc, char **argv)
     };
     int code = args_parse(self, table, argc, argv, &words, 3, 3);
     if (code >= 0) return code;
+    if ((code = outputs_check(&words.item[2], 1, words.item[0], &words.item[1], 1)) != 0) return code;
     linnet_context *c = NULL;
     linnet_model *model = NULL;
     linnet_status s = LINNET_OK;

@@ -29,6 +29,7 @@ static int run(const command *self, int argc, char **argv)
     o.op = words.item[0];
     o.in = words.item[1];
     o.out = words.item[2];
+    if ((code = outputs_check(&o.out, 1, NULL, &o.in, 1)) != 0) return code;
     o.dtype = m.dtype;
     o.set = set.item;
     o.n_set = set.count;

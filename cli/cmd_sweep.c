@@ -46,9 +46,30 @@ static int read_axis(const char *text, axis *a)
     *a = (axis){ .key = copy };
     for (char *v = strtok(sign + 1, ","); v; v = strtok(NULL, ",")) {
         if (a->n == MOST_VALUES) return say_error(NULL, NULL, "--grid %s has more than %d values", copy, MOST_VALUES);
+        for (int i = 0; i < a->n; i++)
+            if (strcmp(a->value[i], v) == 0) return say_error(NULL, NULL, "--grid %s has %s twice", copy, v);
         a->value[a->n++] = v;
     }
     return a->n ? 0 : say_error(NULL, NULL, "--grid is \"%s\", expected KEY=VALUE,VALUE...", text);
+}
+
+/* A key has one grid, and no value of its own in the command: the grid's would come last and be the one that counts. */
+static int check_axis(const axis *a, const axis *before, int n_before, const arg_list *words)
+{
+    const bool set = strncmp(a->key, "set:", 4) == 0;
+    const char *flag = join("--", set ? "set" : a->key, ""), *pair = set ? join(a->key + 4, "=", "") : NULL;
+    const size_t length = strlen(flag);
+    for (int i = 0; i < n_before; i++)
+        if (strcmp(before[i].key, a->key) == 0) return say_error(NULL, "Put all its values into one.", "there are two grids of %s", a->key);
+    for (int i = 0; i < words->count; i++) {
+        const char *word = words->item[i];
+        if (strncmp(word, flag, length) != 0 || (word[length] && word[length] != '=')) continue;
+        const char *value = word[length] ? word + length + 1 : i + 1 < words->count ? words->item[i + 1] : "";
+        if (!set || strncmp(value, pair, strlen(pair)) == 0)
+            return say_error(NULL, "Leave one of them out.", "--grid %s and the command behind -- both give %s%s%s", a->key, flag, set ? " " : "",
+                             set ? a->key + 4 : "");
+    }
+    return 0;
 }
 
 static bool is_there(const char *path)
@@ -214,6 +235,8 @@ static int check_runs(const sweep_run *runs, int n)
 static int check_out(const char *out)
 {
     bool swept = false;
+    if (is_there(join(out, "/log.jsonl", "")))
+        return say_error(NULL, "Another folder keeps both.", "--out is %s, which holds a training (log.jsonl)", out);
     DIR *d = is_there(join(out, "/results.jsonl", "")) ? opendir(out) : NULL;
     if (!d) return 0;
     for (const struct dirent *e; (e = readdir(d)) != NULL && !swept;) {
@@ -262,7 +285,7 @@ static int run(const command *self, int argc, char **argv)
     if ((code = check_words(&words)) != 0) return code;
     if (grid.count > MOST_KEYS) return say_error(NULL, NULL, "%d grids, expected at most %d", grid.count, MOST_KEYS);
     for (int i = 0; i < grid.count; i++) {
-        if ((code = read_axis(grid.item[i], &axes[i])) != 0) return code;
+        if ((code = read_axis(grid.item[i], &axes[i])) != 0 || (code = check_axis(&axes[i], axes, i, &words)) != 0) return code;
         if (n > MOST_RUNS / axes[i].n) return say_error(NULL, NULL, "more than %d runs", MOST_RUNS);
         n *= axes[i].n;
     }

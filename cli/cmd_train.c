@@ -1,6 +1,7 @@
 /* linnet train: the options of linnet_train as flags, its progress as a bar, Ctrl-C (or a closed terminal or pipe) as a saved checkpoint, its
  * curves as a page. */
 #include <string.h>
+#include <sys/stat.h>
 
 #include "best.h"
 #include "commands.h"
@@ -17,7 +18,7 @@ typedef struct {
     double seconds;
     int tensorboard, keep_best;
     const char *out;
-    bool began;
+    bool resume, began;
     event_file events;
     best_kept best;
     int code; /* not 0: a file beside the checkpoint could not be written */
@@ -55,7 +56,16 @@ static void draw_step(view *v, const linnet_train_progress *p)
                        p->eval_bits_per_byte, p->saved ? "  saved" : "");
 }
 
-/* --tensorboard and --keep-best, from the run's first step on: before that its folder may not be there. */
+static bool has_folder(const char *folder, const char *name)
+{
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* --tensorboard and --keep-best, from the run's first step on: before that its folder may not be there. A run that is resumed goes on with what it
+ * has the folder of. */
 static void keep_beside(view *v, const linnet_train_progress *p)
 {
     static const char *const names[] = { "loss", "learning_rate", "gradient_norm", "tokens_per_second", "held_out/loss", "held_out/bits_per_byte" };
@@ -63,6 +73,8 @@ static void keep_beside(view *v, const linnet_train_progress *p)
     if (!v->began) {
         char folder[4096];
         v->began = true;
+        v->tensorboard |= v->resume && has_folder(v->out, "tensorboard");
+        v->keep_best |= v->resume && has_folder(v->out, "best");
         snprintf(folder, sizeof folder, "%s/tensorboard", v->out);
         if (v->tensorboard) v->code = events_open(&v->events, folder, p->step - 1);
         best_open(&v->best, v->keep_best ? v->out : NULL);
@@ -158,6 +170,18 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
     return code && code != EXIT_STOPPED ? code : v->code ? v->code : code;
 }
 
+/* Keys that are the tokenizer's: what --set says of them would be replaced. */
+static int check_ids(const model_args *shape)
+{
+    static const char *const keys[] = { "vocab_size=", "bos_token_id=", "eos_token_id=" };
+    for (int i = 0; i < shape->set.count; i++)
+        for (int k = 0; k < 3; k++)
+            if (strncmp(shape->set.item[i], keys[k], strlen(keys[k])) == 0)
+                return say_error(NULL, "Leave it out; --tokenizer names another tokenizer, --train-tokenizer N makes one of N ids.",
+                                 "--set %s: a model that is trained has its tokenizer's ids", shape->set.item[i]);
+    return 0;
+}
+
 static int run(const command *self, int argc, char **argv)
 {
     linnet_train_options o = LINNET_TRAIN_OPTIONS_INIT;
@@ -241,6 +265,7 @@ static int run(const command *self, int argc, char **argv)
     if (o.init && described && !o.resume)
         return say_error(NULL, "Leave out one or the other.", "--init %s names a model, flags of section \"model\" describe a new one", o.init);
     if (o.init && o.train_tokenizer) return say_error(NULL, "Leave one of them out.", "--init and --train-tokenizer exclude each other");
+    if ((code = check_ids(&shape))) return code;
     if (args_only_check) return o.init || o.resume ? EXIT_GOOD : model_args_check(&shape);
     o.texts = texts.item;
     o.n_texts = texts.count;
@@ -250,6 +275,7 @@ static int run(const command *self, int argc, char **argv)
     o.given = args_given()->item;
     o.n_given = args_given()->count;
     v.out = o.out;
+    v.resume = o.resume;
     return train(&m, &shape, &o, &v, argc, argv);
 }
 

@@ -119,6 +119,81 @@ void say_of_texts(linnet_context *c, const char *const *texts, int n_texts)
     if (linnet_text_note(c, texts, n_texts, note, sizeof note) == LINNET_OK && *note) fprintf(stderr, "note: %s\n", note);
 }
 
+/* ---- outputs that are no inputs ----------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    bool there;        /* else st is of the folder that it would be in */
+    struct stat st;
+    const char *name;  /* in that folder */
+} place;
+
+/* Links and ./ make other words for the same place: files are compared by what they are. False: nothing can be there. */
+static bool find_place(const char *path, place *p)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[4096] = ".";
+    p->name = slash ? slash + 1 : path;
+    p->there = stat(path, &p->st) == 0;
+    if (p->there) return true;
+    if (slash && snprintf(folder, sizeof folder, "%.*s", (int)(slash - path + 1), path) >= (int)sizeof folder) return false;
+    return stat(folder, &p->st) == 0;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+static bool same_path(const char *a, const char *b)
+{
+    place p, q;
+    return find_place(a, &p) && find_place(b, &q) && p.there == q.there && same_file(&p.st, &q.st) && (p.there || strcmp(p.name, q.name) == 0);
+}
+
+/* Whether a file that is there lies in a folder, or with `deep` in one below it. */
+static bool lies_in(const char *path, const char *folder, bool deep)
+{
+    struct stat st, at;
+    char *real = realpath(path, NULL), *slash;
+    bool found = false;
+    if (real && stat(folder, &st) == 0 && S_ISDIR(st.st_mode))
+        for (bool first = true; !found && (first || deep) && (slash = strrchr(real, '/')) != NULL && slash > real; first = false) {
+            *slash = 0;
+            found = stat(real, &at) == 0 && same_file(&at, &st);
+        }
+    free(real);
+    return found;
+}
+
+/* Tables, plots and records that stand in a model's folder: no model has such files, a training or a task three of them. */
+static bool is_older_output(const char *path)
+{
+    static const char *const theirs[] = { "page.svg", "log.jsonl", "results.jsonl" };
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *end = strrchr(name, '.');
+    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++)
+        if (strcmp(name, theirs[i]) == 0) return false;
+    return end && (strcmp(end, ".csv") == 0 || strcmp(end, ".svg") == 0 || strcmp(end, ".jsonl") == 0);
+}
+
+int outputs_check(const char *const *out, int n_out, const char *model, const char *const *in, int n_in)
+{
+    static const char hint[] = "Name another file to write.";
+    struct stat st;
+    for (int i = 0; i < n_out; i++) {
+        if (!out[i]) continue;
+        for (int k = 0; k < n_in; k++) {
+            if (!in[k] || stat(in[k], &st) != 0) continue; /* what is not there is said by who reads it */
+            if (same_path(out[i], in[k])) return say_error(NULL, hint, "the output \"%s\" is the input \"%s\"", out[i], in[k]);
+            if (lies_in(out[i], in[k], true)) return say_error(NULL, hint, "the output \"%s\" is a file in \"%s\", which is read", out[i], in[k]);
+        }
+        if (model && stat(model, &st) == 0 && (same_path(out[i], model) || (lies_in(out[i], model, false) && !is_older_output(out[i]))))
+            return say_error(NULL, hint, "the output \"%s\" is a file of the model \"%s\"", out[i], model);
+        for (int k = 0; k < i; k++)
+            if (out[k] && same_path(out[i], out[k])) return say_error(NULL, hint, "the outputs \"%s\" and \"%s\" are one file", out[k], out[i]);
+    }
+    return 0;
+}
+
 int tokenizer_beside(linnet_context *c, const char *path, const char *folder, const linnet_model *m, linnet_tokenizer **out)
 {
     linnet_model_info info = { .size = sizeof info };
@@ -148,10 +223,7 @@ int read_input(const char *path, const char *what, char **text, size_t *bytes)
     FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     *text = NULL;
     *bytes = 0;
-    if (!f) {
-        fprintf(stderr, "linnet: cannot open %s: %s\n", what, strerror(errno));
-        return EXIT_USER;
-    }
+    if (!f) return say_error(NULL, NULL, "cannot open %s \"%s\": %s", what, path, strerror(errno));
     size_t room = 0, n;
     bool memory = true;
     do {
@@ -164,7 +236,7 @@ int read_input(const char *path, const char *what, char **text, size_t *bytes)
         *bytes += n;
     } while (n > 0);
     const bool failed = ferror(f) != 0;
-    if (failed) fprintf(stderr, "linnet: cannot read %s: %s\n", what, strerror(errno));
+    if (failed) say_error(NULL, NULL, "cannot read %s \"%s\": %s", what, path, strerror(errno));
     if (f != stdin) fclose(f);
     if (memory && !failed) {
         (*text)[*bytes] = 0;

@@ -107,9 +107,9 @@ static void prompts_are_the_harness_s(void **state)
         for (char *p = json; *p; p++)
             if (*p == '\'') *p = '"';
         json_t *line = json_loads(json, 0, NULL);
-        const char *labels = cases[i].labels;
+        lnt_labels labels = {"labels", cases[i].labels};
         assert_non_null(line);
-        if (lnt_choice_read(&l, line, cases[i].format, labels ? &labels : NULL, &arena, &q) != LINNET_OK)
+        if (lnt_choice_read(&l, line, cases[i].format, labels.at ? &labels : NULL, &arena, &q) != LINNET_OK)
             fail_msg("case %d: %s", (int)i, linnet_error_message(c));
         assert_int_equal(q.n, cases[i].n);
         assert_int_equal(q.answer, cases[i].answer);
@@ -138,7 +138,8 @@ static void bad_questions_are_named(void **state)
         {9, "{'article': 'a', 'options': ['a', 'b'], 'answer': 'A'}", NULL, "\"question|questions|problems\" is missing"},
         {1, "{'goal': 'G?', 'sol1': 'x', 'label': 0}", NULL, "\"sol2\" is missing"},
         {1, "{'goal': 'G?', 'sol1': 'x', 'sol2': 'y'}", NULL, "\"label\" is missing"},
-        {1, "{'goal': 'G?', 'sol1': 'x', 'sol2': 'y'}", "7\n", "answer 7, expected 0 to 1"},
+        {1, "{'goal': 'G?', 'sol1': 'x', 'sol2': 'y'}", "7\n", "the label of line 3 is answer 7, expected 0 to 1"},
+        {1, "{'goal': 'G?', 'sol1': 'x', 'sol2': 'y'}", "\n", "no label for line 3"},
         {1, "{'goal': 'G?', 'sol1': 'x', 'sol2': ''}", "1\n", "empty"},
         {0, "{'prompt': 'P', 'choices': ['a'], 'answer': 0}", NULL, "1 choice, expected at least 2"},
         {0, "{'prompt': 'P', 'choices': ['a', 'b'], 'answer': 7}", NULL, "\"answer\", is 7, none of the 2"},
@@ -153,9 +154,10 @@ static void bad_questions_are_named(void **state)
         for (char *p = json; *p; p++)
             if (*p == '\'') *p = '"';
         json_t *line = json_loads(json, 0, NULL);
-        const char *labels = bad[i].labels;
-        assert_int_equal(lnt_choice_read(&l, line, bad[i].format, labels ? &labels : NULL, &arena, &q), LINNET_EFORMAT);
+        lnt_labels labels = {"labels", bad[i].labels};
+        assert_int_equal(lnt_choice_read(&l, line, bad[i].format, labels.at ? &labels : NULL, &arena, &q), LINNET_EFORMAT);
         if (!strstr(linnet_error_message(c), bad[i].says)) fail_msg("%d: %s", (int)i, linnet_error_message(c));
+        assert_string_equal(linnet_error_detail(c), strstr(bad[i].says, "label ") ? "Read from labels." : "Read from here.");
         json_decref(line);
         lnt_arena_free(&arena);
     }

@@ -488,6 +488,7 @@ static void wrong_calls_are_refused(void **state)
     REFUSED(LINNET_EINVAL, r->dtype = -1);
     REFUSED(LINNET_EINVAL, r->form = 9);
     REFUSED(LINNET_EINVAL, r->chunk = -1);
+    REFUSED(LINNET_EINVAL, r->chunk = (1 << 20) + 1);
     REFUSED(LINNET_EINVAL, set_size(&n, "Hq", 3), set_size(&n, "Hk", 3));
     REFUSED(LINNET_EINVAL, set_size(&n, "Hk", 2));
     REFUSED(LINNET_EINVAL, set_size(&n, "Hq", 0));

@@ -331,6 +331,11 @@ static void what_ends_early(void **state)
     SAYS(LINNET_EINVAL, "gradient's norm of step 1 is nan", linnet_trainer_update(r.t, 1e-3, &did));
     OK(linnet_parameter_read(ctx, r.m, name, 0, 64, after));
     assert_memory_equal(before, after, sizeof before);
+    for (int i = 0; i < 3; i++) SAYS(LINNET_EINVAL, "an update without gradients", linnet_trainer_update(r.t, 1e-3, &did));
+    OK(linnet_trainer_micro(r.t, &b));
+    SAYS(LINNET_EINVAL, "learning_rate is 1e+300", linnet_trainer_update(r.t, 1e300, &did));
+    OK(linnet_trainer_update(r.t, 1e-3, &did)); /* what was refused was none */
+    assert_int_equal(did.step, 1);
     close_run(&r);
 }
 

@@ -407,7 +407,7 @@ typedef struct {
     double nats_per_token, perplexity, bits_per_byte, tokens_per_second;
 } linnet_eval_result;
 /* Opens csv and plot before it reads anything. Stopped by `progress`, it writes them and fills *out from what was evaluated so far (tokens 0:
- * nothing), and returns LINNET_EINTERRUPTED. A loss that is no finite number is an error. */
+ * nothing), and returns LINNET_EINTERRUPTED. Where writing fails, *out is filled all the same. A loss that is no finite number is an error. */
 LINNET_API linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_tokenizer *t, const linnet_eval_options *o,
                                      linnet_eval_result *out);
 

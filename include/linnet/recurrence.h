@@ -53,7 +53,7 @@ typedef struct {
     const char *impl;   /* force an implementation by name; NULL: the first of the operator's list that accepts */
     int32_t dtype;      /* linnet_dtype of wide tensors: LINNET_F32, LINNET_BF16, or LINNET_F64 (runs the reference) */
     int32_t form;       /* linnet_form */
-    int32_t chunk;      /* chunk length, 0: the implementation's own */
+    int32_t chunk;      /* chunk length, up to 2^20; 0: the implementation's own */
     int32_t n_sizes, n_tensors, n_options;
     int64_t tokens;     /* T, rows of the token axis, = cu_seqlens[sequences] */
     int64_t sequences;  /* N */

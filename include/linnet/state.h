@@ -93,8 +93,8 @@ typedef struct {
 } linnet_session_call;
 #define LINNET_SESSION_CALL_INIT { sizeof(linnet_session_call), NULL, NULL, 0, LINNET_LOGITS_NONE, 0, NULL, NULL, 0, 0 }
 
-/* Feed n states, each at most once. Calls of one id (or whose last piece is one) are done together. A call without ids does nothing. The structures
- * are all of the size that the first one says. */
+/* Feed n states, each at most once. Calls of one id (or whose last piece is one) are done together. A call without ids does nothing, and has no last
+ * logits to want. The structures are all of the size that the first one says. */
 LINNET_API linnet_status linnet_session_run(linnet_session *s, const linnet_session_call *calls, int64_t n);
 
 /* ---- states ------------------------------------------------------------------------------------------------------------------ */

@@ -117,7 +117,8 @@ LINNET_API linnet_status linnet_trainer_step(linnet_trainer *t, linnet_trainer_r
 
 /* Add the gradients of a micro-batch to those that are there. LINNET_EINVAL, and nothing added, where the batch is not what it must be. */
 LINNET_API linnet_status linnet_trainer_micro(linnet_trainer *t, const linnet_micro_batch *b);
-/* Clip, AdamW, gradients to zero. LINNET_EINVAL when loss or gradient norm is not finite: then weights and moments are as they were. */
+/* Clip, AdamW, gradients to zero; learning_rate as linnet_trainer_options has it. LINNET_EINVAL, and no update made, where no micro-batch has brought
+ * gradients since the last, or when loss or gradient norm is not finite: then weights and moments are as they were. */
 LINNET_API linnet_status linnet_trainer_update(linnet_trainer *t, double learning_rate, linnet_trainer_result *out);
 /* Forget the gradients and losses since the last update. */
 LINNET_API linnet_status linnet_trainer_drop(linnet_trainer *t);
@@ -126,9 +127,10 @@ LINNET_API linnet_status linnet_trainer_drop(linnet_trainer *t);
 LINNET_API linnet_status linnet_gradient_read(linnet_trainer *t, const char *name, int64_t first, int64_t n, float *values);
 LINNET_API linnet_status linnet_gradient_write(linnet_trainer *t, const char *name, int64_t first, int64_t n, const float *values);
 
-/* Write config.json and model.safetensors, as linnet_model_save does, and trainer.safetensors (weights, moments, number of updates), whole or not at
- * all. A folder with a run of `linnet train` is refused. Loaded into a trainer of a model of the same shape, training goes on bit for bit;
- * gradients that wait for their update are not kept. */
+/* Write config.json and model.safetensors, as linnet_model_save does, and, last, trainer.safetensors (weights, moments, number of updates): each is
+ * replaced whole or not at all, the first when all are on the disk, and linnet_trainer_load reads trainer.safetensors alone. A folder with a run of
+ * `linnet train` is refused. Loaded into a trainer of a model of the same shape, training goes on bit for bit; gradients that wait for their update
+ * are not kept. */
 LINNET_API linnet_status linnet_trainer_save(linnet_trainer *t, const char *folder);
 LINNET_API linnet_status linnet_trainer_load(linnet_trainer *t, const char *folder);
 

@@ -247,6 +247,7 @@ linnet_status lnt_file_commit(lnt_ctx *c, lnt_file_writer *w)
 linnet_status lnt_file_commit_all(lnt_ctx *c, lnt_file_writer *w, int n)
 {
     linnet_status s = LINNET_OK;
+    for (int i = 0; i < n && s == LINNET_OK; i++) s = lnt_file_sync(c, &w[i]); /* a full disk ends it before the first has its name */
     for (int i = 0; i < n; i++) {
         if (s == LINNET_OK) s = lnt_file_commit(c, &w[i]);
         lnt_file_abandon(&w[i]);
@@ -347,8 +348,16 @@ void lnt_lock_drop(lnt_file_lock *l, bool remove)
     l->path = NULL;
 }
 
+linnet_status lnt_folder_path_check(lnt_ctx *c, const char *path)
+{
+    enum { MOST = 3800 }; /* the system knows paths of 4095 */
+    if (strlen(path) <= MOST) return LINNET_OK;
+    return lnt_fail(c, LINNET_EINVAL, "a folder's path has %zu bytes, expected at most %d", strlen(path), MOST);
+}
+
 linnet_status lnt_make_folder(lnt_ctx *c, const char *path)
 {
+    LNT_TRY(lnt_folder_path_check(c, path));
     char *p = lnt_strdup(path);
     if (!p) return lnt_fail_memory(c, strlen(path) + 1);
     linnet_status s = LINNET_OK;
@@ -374,6 +383,23 @@ bool lnt_file_exists(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0;
+}
+
+bool lnt_lies_in(const char *path, const char *folder)
+{
+    char *at = lnt_strdup(path), *outer = realpath(folder, NULL), *inner = at ? realpath(*at ? at : ".", NULL) : NULL;
+    while (at && !inner && errno == ENOENT && *at && strcmp(at, "/") != 0) { /* the nearest that is there */
+        char *slash = strrchr(at, '/');
+        if (slash && slash > at) *slash = 0;
+        else strcpy(at, slash ? "/" : "");
+        inner = realpath(*at ? at : ".", NULL);
+    }
+    const size_t n = outer ? strlen(outer) : 0;
+    const bool in = inner && n && strncmp(inner, outer, n) == 0 && (n == 1 || inner[n] == 0 || inner[n] == '/');
+    lnt_free(at);
+    free(outer);
+    free(inner);
+    return in;
 }
 
 bool lnt_is_folder(const char *path)

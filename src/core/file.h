@@ -58,7 +58,11 @@ void lnt_lock_drop(lnt_file_lock *l, bool remove);
 
 /* mkdir -p. */
 linnet_status lnt_make_folder(lnt_ctx *c, const char *path);
+/* LINNET_EINVAL where there is no room behind it for the names of files. */
+linnet_status lnt_folder_path_check(lnt_ctx *c, const char *path);
 bool lnt_file_exists(const char *path);
 bool lnt_is_folder(const char *path);
+/* Whether path, or where it would be made, lies in the folder, or is it. */
+bool lnt_lies_in(const char *path, const char *folder);
 
 #endif

@@ -58,19 +58,19 @@ static linnet_status write_csv(lnt_ctx *c, lnt_file_writer *w, const lnt_score *
     return s == LINNET_OK ? lnt_file_commit(c, w) : s;
 }
 
-static linnet_status report(lnt_ctx *c, const linnet_eval_options *o, const lnt_score *score, outputs *f)
+static linnet_status report(lnt_ctx *c, const linnet_eval_options *o, const lnt_score *score, int64_t length, outputs *f)
 {
     if (!o->csv && !o->plot) return LINNET_OK;
-    const size_t bytes = lnt_bytes(lnt_bytes((size_t)o->length, 3), sizeof(double));
+    const size_t bytes = lnt_bytes(lnt_bytes((size_t)length, 3), sizeof(double));
     double *x = lnt_alloc(bytes);
     if (!x) return lnt_fail_memory(c, bytes);
-    double *here = x + o->length, *so_far = here + o->length;
-    position_means(score, o->length, x, here, so_far);
+    double *here = x + length, *so_far = here + length;
+    position_means(score, length, x, here, so_far);
     linnet_status s = LINNET_OK;
-    if (o->csv) s = write_csv(c, &f->csv, score, o->length, here, so_far);
+    if (o->csv) s = write_csv(c, &f->csv, score, length, here, so_far);
     if (s == LINNET_OK && o->plot) {
-        const lnt_plot_line lines[] = {{.name = "at this position", .x = x, .y = here, .n = o->length},
-                                       {.name = "mean so far", .x = x, .y = so_far, .n = o->length}};
+        const lnt_plot_line lines[] = {{.name = "at this position", .x = x, .y = here, .n = length},
+                                       {.name = "mean so far", .x = x, .y = so_far, .n = length}};
         const lnt_plot p = {
             .title = "Loss over position", .x_label = "position in the window (tokens)", .y_label = "nats per token", .n_lines = 2, .lines = lines};
         s = lnt_plot_end(&f->plot, &p);
@@ -100,20 +100,22 @@ static linnet_status eval(lnt_ctx *c, linnet_model *m, const linnet_tokenizer *t
         s = lnt_fail(c, LINNET_EINVAL, "the text gives %lld token%s, expected at least 2", (long long)text->n, text->n == 1 ? "" : "s");
         goto done;
     }
-    int64_t windows = o->length >= TOKENS_A_RUN ? 1 : TOKENS_A_RUN / o->length;
-    LNT_TRY_GOTO(s, lnt_scorer_create_looking(c, m, o->length, windows, o->check_finite, &scorer), done);
-    if (o->stride) scorer->stride = o->stride;
-    score.position_nats = lnt_calloc(lnt_bytes((size_t)o->length, sizeof(double)));
-    score.position_count = lnt_calloc(lnt_bytes((size_t)o->length, sizeof(int64_t)));
+    /* Memory and time are of what there is to read: no window is longer than the text, and no more are at once than it has. */
+    const int64_t length = o->length < n - 1 ? o->length : n - 1, stride = o->stride ? o->stride : length;
+    const int64_t there = 1 + (n - 1 - length + stride - 1) / stride, most = length >= TOKENS_A_RUN ? 1 : TOKENS_A_RUN / length;
+    LNT_TRY_GOTO(s, lnt_scorer_create_looking(c, m, length, there < most ? there : most, o->check_finite, &scorer), done);
+    scorer->stride = stride;
+    score.position_nats = lnt_calloc(lnt_bytes((size_t)length, sizeof(double)));
+    score.position_count = lnt_calloc(lnt_bytes((size_t)length, sizeof(int64_t)));
     if (!score.position_nats || !score.position_count) {
-        s = lnt_fail_memory(c, lnt_bytes((size_t)o->length, 8));
+        s = lnt_fail_memory(c, lnt_bytes((size_t)length, 8));
         goto done;
     }
     double start = lnt_now();
     s = lnt_scorer_run(scorer, text->ids, n, o->progress, o->user, &score);
     if (s != LINNET_OK && s != LINNET_EINTERRUPTED) goto done;
     double seconds = lnt_now() - start;
-    const linnet_status written = score.tokens ? report(c, o, &score, &files) : LINNET_OK;
+    const linnet_status written = score.tokens ? report(c, o, &score, length, &files) : LINNET_OK; /* the numbers are there, even where this fails */
     if (written != LINNET_OK) s = written;
     const int64_t bytes = lnt_corpus_bytes(text, text->ids + 1, score.reached);
     const double nats = score.nats / (double)score.tokens;
@@ -141,6 +143,6 @@ linnet_status linnet_eval(linnet_context *c, linnet_model *m, const linnet_token
     LNT_TRY(lnt_options_take(c, "eval", options, &o));
     LNT_TRY(lnt_result_check(c, out));
     const linnet_status s = eval(c, m, t, &o, &r);
-    if (s == LINNET_OK || s == LINNET_EINTERRUPTED) LNT_GIVE(out, r);
+    if (s == LINNET_OK || r.tokens) LNT_GIVE(out, r);
     return s;
 }

@@ -164,7 +164,9 @@ linnet_status linnet_convert(linnet_context *c, const char *in, const char *out,
     if (s == LINNET_OK && result) {
         snprintf(v.did.model_type, sizeof v.did.model_type, "%s", v.to.a->model_type);
         snprintf(v.did.class_name, sizeof v.did.class_name, "%s", v.to.a->class_name ? v.to.a->class_name : "");
-        v.did.parameters = lnt_param_elements(v.m->p);
+        linnet_model_info info = {.size = sizeof info};
+        linnet_model_get_info(v.m, &info);
+        v.did.parameters = info.parameters;
         LNT_GIVE(result, v.did);
     }
     lnt_folder_abandon(&v.out);

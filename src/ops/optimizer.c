@@ -127,7 +127,7 @@ void lnt_optimizer_add_losses(lnt_optimizer *o, const float *loss, int64_t n)
 linnet_status lnt_optimizer_step(lnt_optimizer *o, const lnt_adamw *h)
 {
     if (h->step < 1) return lnt_fail(o->c, LINNET_EINVAL, "optimizer step is %lld, expected at least 1", (long long)h->step);
-    if (o->w->grad_empty) return lnt_fail(o->c, LINNET_EINTERNAL, "an update without gradients: no run has brought any since the last");
+    if (o->w->grad_empty) return lnt_fail(o->c, LINNET_EINVAL, "an update without gradients: no micro-batch has brought any since the last");
     const double c1 = 1.0 - pow(h->beta1, (double)h->step), c2 = 1.0 - pow(h->beta2, (double)h->step);
     const lnt_adamw_args a = {.b1 = (float)h->beta1, .b2 = (float)h->beta2, .one_b1 = (float)(1.0 - h->beta1), .one_b2 = (float)(1.0 - h->beta2),
                               .rate = (float)(h->learning_rate / c1), .root = (float)(1.0 / sqrt(c2)), .epsilon = (float)h->epsilon,

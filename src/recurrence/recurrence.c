@@ -37,7 +37,7 @@ static linnet_status check_head(lnt_ctx *c, const lnt_recur_head *a)
         return lnt_fail(c, LINNET_EINVAL, "dtype %d is not offered; expected %d (f32), %d (bf16) or %d (f64)", (int)a->dtype, LINNET_F32, LINNET_BF16,
                         LINNET_F64);
     if (a->form < LINNET_FORM_AUTO || a->form > LINNET_FORM_PARALLEL) return lnt_fail(c, LINNET_EINVAL, "unknown form %d", (int)a->form);
-    if (a->chunk < 0) return lnt_fail(c, LINNET_EINVAL, "chunk = %d is negative", a->chunk);
+    if (a->chunk < 0 || a->chunk > LNT_MOST_CHUNK) return lnt_fail(c, LINNET_EINVAL, "chunk = %d; expected 0 .. %d", a->chunk, LNT_MOST_CHUNK);
     return check_sequences(c, a);
 }
 

@@ -20,13 +20,16 @@ typedef struct lnt_recur_op lnt_recur_op;
 struct lnt_op;
 struct lnt_recur_case;
 
+/* Workspaces grow with it: of no call does their size leave 63 bits by a chunk's length. */
+enum { LNT_MOST_CHUNK = 1 << 20 };
+
 /* What the arguments of every operator begin with. Sequence n is the rows cu_seqlens[n] .. cu_seqlens[n+1]-1 of the token axis. */
 #define LNT_RECUR_HEAD                                                                                                             \
     const lnt_recur_op *op;                                                                                                        \
     lnt_dtype dtype;            /* of tensors that are `wide`: LINNET_F32, LINNET_BF16, or LINNET_F64, which is the reference's */  \
     linnet_form form;           /* in an implementation neither AUTO nor PARALLEL, which is CHUNK with the longest sequence as chunk */ \
     const char *impl;           /* force an implementation by name */                                                              \
-    int32_t chunk;              /* chunk length, 0: the implementation's own */                                                    \
+    int32_t chunk;              /* chunk length, up to LNT_MOST_CHUNK; 0: the implementation's own */                              \
     int64_t tokens, sequences;                                                                                                     \
     const int64_t *cu_seqlens;  /* host, [N+1] */                                                                                  \
     const int64_t *cu_seqlens_device; /* cuda: never NULL in an implementation */                                                  \

@@ -54,7 +54,8 @@ static linnet_status answer(lnt_reader *k, const lnt_question *q, const options 
     return LINNET_OK;
 }
 
-static linnet_status read_all(lnt_reader *k, lnt_lines *l, const char *labels, const options *o, score *z)
+/* labels->at NULL: the answers stand in the lines. */
+static linnet_status read_all(lnt_reader *k, lnt_lines *l, lnt_labels *labels, const options *o, score *z)
 {
     lnt_run *r = k->r;
     linnet_status s = LINNET_OK;
@@ -63,7 +64,7 @@ static linnet_status read_all(lnt_reader *k, lnt_lines *l, const char *labels, c
         lnt_question q;
         json_t *line;
         if ((s = lnt_lines_next(l, &line)) != LINNET_OK || !line) break;
-        s = lnt_choice_read(l, line, o->format, labels ? &labels : NULL, &arena, &q);
+        s = lnt_choice_read(l, line, o->format, labels->at ? labels : NULL, &arena, &q);
         if (s == LINNET_OK) s = answer(k, &q, o, &arena, z);
         if (s == LINNET_OK)
             s = lnt_run_progress(r, o->examples ? (double)z->n / (double)o->examples : 0.5, "%lld questions  acc %.1f%%", (long long)z->n,
@@ -84,7 +85,7 @@ linnet_status lnt_choice_score(lnt_reader *k, const char *path, const char *labe
     size_t bytes;
     LNT_TRY(lnt_lines_open(c, path, &l));
     linnet_status s = labels ? lnt_file_read(c, labels, 1 << 28, &answers, &bytes) : LINNET_OK;
-    if (s == LINNET_OK) s = read_all(k, &l, answers, &o, &z);
+    if (s == LINNET_OK) s = read_all(k, &l, &(lnt_labels){labels, answers}, &o, &z);
     if (s == LINNET_OK && !z.n) s = lnt_fail(c, LINNET_EINVAL, "%s holds no question", path);
     const int64_t right[3] = {z.right, z.by_character, z.by_token};
     for (int i = 0; i < 3 && s == LINNET_OK; i++) share[i] = (double)right[i] / (double)z.n;
@@ -116,7 +117,7 @@ static linnet_status run(lnt_run *r)
     if (r->o->n_files > 1) LNT_TRY_GOTO(s, lnt_file_read(r->c, r->o->files[1], 1 << 28, &labels, &bytes), done);
     LNT_TRY_GOTO(s, lnt_reader_open(r, false, &k), done);
     LNT_TRY_GOTO(s, lnt_reader_cost(&k, &l, o->examples, 2, 0, 0), done); /* a prompt is read again with each choice */
-    LNT_TRY_GOTO(s, read_all(&k, &l, labels, o, &z), done);
+    LNT_TRY_GOTO(s, read_all(&k, &l, &(lnt_labels){labels ? r->o->files[1] : NULL, labels}, o, &z), done);
     if (!z.n) {
         s = lnt_fail(r->c, LINNET_EINVAL, "%s holds no question", r->o->files[0]);
         goto done;

@@ -286,7 +286,7 @@ static const json_t *one_of(const json_t *line, const char *names)
 }
 
 /* The question has no two choices or no answer among them: why. */
-static linnet_status what_is_wrong(const lnt_lines *l, const json_t *line, int format, bool labels, const lnt_question *q)
+static linnet_status what_is_wrong(const lnt_lines *l, const json_t *line, int format, const lnt_labels *labels, const lnt_question *q)
 {
     char name[96], value[64];
     bool whole = q->n > 1;
@@ -297,23 +297,24 @@ static linnet_status what_is_wrong(const lnt_lines *l, const json_t *line, int f
     for (int k = 0; k < q->n; k++) whole = whole && q->context[k] && q->choice[k] && *q->choice[k];
     if (q->n == 1) return lnt_lines_bad(l, "1 choice, expected at least 2");
     if (!whole) return lnt_lines_bad(l, "a field is empty or of another type or form, of %s", fields[format]);
-    if (labels) return lnt_lines_bad(l, "its label is answer %d, expected 0 to %d", q->answer, q->n - 1);
+    if (labels)
+        return lnt_malformed(l->c, labels->path, "the label of line %lld is answer %d, expected 0 to %d", (long long)l->line, q->answer, q->n - 1);
     lnt_word_at(fields[format], i - 1, name, sizeof name);
     return lnt_lines_bad(l, "its answer, \"%s\", is %s, none of the %d choices", name, lnt_json_show(one_of(line, name), value, sizeof value), q->n);
 }
 
-linnet_status lnt_choice_read(const lnt_lines *l, const json_t *line, int format, const char **labels, lnt_arena *arena, lnt_question *q)
+linnet_status lnt_choice_read(const lnt_lines *l, const json_t *line, int format, lnt_labels *labels, lnt_arena *arena, lnt_question *q)
 {
     *q = (lnt_question){.answer = -1};
     read_fields(line, format, arena, q);
     if (labels) {
         char *end;
-        const long x = strtol(*labels, &end, 10);
-        if (end == *labels) return lnt_lines_bad(l, "the file of labels has no number for it");
+        const long x = strtol(labels->at, &end, 10);
+        if (end == labels->at) return lnt_malformed(l->c, labels->path, "there is no label for line %lld, expected a number", (long long)l->line);
         q->answer = (int)x;
-        *labels = end;
+        labels->at = end;
     }
     bool right = q->n > 1 && q->answer >= 0 && q->answer < q->n;
     for (int i = 0; i < q->n; i++) right = right && q->context[i] && q->choice[i] && *q->choice[i];
-    return right ? LINNET_OK : what_is_wrong(l, line, format, labels != NULL, q);
+    return right ? LINNET_OK : what_is_wrong(l, line, format, labels, q);
 }

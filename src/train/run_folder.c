@@ -61,6 +61,7 @@ static linnet_status check_resumable(const lnt_run_folder *f)
 linnet_status lnt_run_folder_open(lnt_ctx *c, const char *path, bool resume, lnt_run_folder *f)
 {
     *f = (lnt_run_folder){.c = c, .path = path};
+    LNT_TRY(lnt_folder_path_check(c, path));
     if (has(f, "train.lock")) LNT_TRY(take_lock(f));
     LNT_TRY(resume ? check_resumable(f) : check_free(f));
     if (!resume) return LINNET_OK;

@@ -57,6 +57,7 @@ static const setting settings[] = {
     RUN(seconds, DOUBLE, .most = 1e12),
     RUN(fingerprint, UINT64),
     RUN(held_fingerprint, UINT64, .optional = true),
+    RUN(init_fingerprint, UINT64, .optional = true),
 };
 #undef RUN
 #undef OPTION

@@ -10,6 +10,7 @@ typedef struct {
     double seconds;                       /* of training, earlier sessions included */
     uint64_t fingerprint;                 /* of the training ids */
     uint64_t held_fingerprint;            /* of the text that evaluations read: the same where that is the end of the others; 0: not known */
+    uint64_t init_fingerprint;            /* of the folder that the run began with, LNT_FRESH of one that began with none; 0: not known */
 } lnt_run_position;
 
 typedef struct {
@@ -19,6 +20,7 @@ typedef struct {
     int64_t lengthened; /* the run had ended with so many steps, and is to go on; 0: not so */
 } lnt_run_settings;
 
+enum { LNT_FRESH = 1 }; /* an init_fingerprint */
 enum { LNT_SETTINGS = 38 }; /* more than there are */
 
 /* Whether o.given has the name. */

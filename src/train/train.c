@@ -14,6 +14,7 @@
 #include "core/border.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/options.h"
 #include "eval/scorer.h"
 #include "hub/checkpoint.h"
 #include "hub/corpus.h"
@@ -136,6 +137,31 @@ static linnet_status open_tokenizer(run *r)
     return LINNET_OK;
 }
 
+/* What is read as text and what the run writes are apart: its own files would be the next text. */
+static linnet_status check_apart(run *r)
+{
+    for (int i = 0; i <= r->s.o.n_texts; i++) {
+        const char *text = i < r->s.o.n_texts ? r->s.o.texts[i] : r->s.o.held_out;
+        if (!text || !lnt_is_folder(text) || !lnt_lies_in(r->s.o.out, text)) continue;
+        lnt_fail(r->c, LINNET_EINVAL, "the run's folder \"%s\" lies in \"%s\", of which every file is read as text", r->s.o.out, text);
+        return lnt_hint(r->c, "Name a folder outside it for the run, or the text's files in place of their folder.");
+    }
+    return LINNET_OK;
+}
+
+/* The model that a run begins with, by where it lies. */
+static linnet_status check_init(run *r)
+{
+    char *path = r->s.o.init ? realpath(r->s.o.init, NULL) : NULL;
+    const uint64_t init = !r->s.o.init ? LNT_FRESH : lnt_stream_of(path ? path : r->s.o.init) | 2, was = r->s.at.init_fingerprint;
+    free(path);
+    if (!r->s.o.resume) r->s.at.init_fingerprint = init;
+    if (!r->s.o.resume || !r->s.o.init || !was || was == init) return LINNET_OK;
+    lnt_fail_option(r->c, "init", "is \"%s\", but the run in \"%s\" was started with %s", r->s.o.init, r->s.o.out,
+                    was == LNT_FRESH ? "fresh weights" : "another folder's");
+    return lnt_hint(r->c, "Resume without it, or start a new run in another folder.");
+}
+
 static linnet_status check_text(run *r, uint64_t held)
 {
     const lnt_run_position *at = &r->s.at;
@@ -150,6 +176,20 @@ static linnet_status check_text(run *r, uint64_t held)
                  r->s.o.out, r->s.o.held_out_share);
     else lnt_fail(r->c, LINNET_EINVAL, "the held-out text \"%s\" is not the one this run was started with", r->s.o.held_out);
     return lnt_hint(r->c, r->s.o.held_out ? "Name what the run was started with, unchanged, or leave it out." : "Name it with --held-out.");
+}
+
+/* What was asked for and gives nothing to predict is refused; of a text that is small for the usual share nothing is held out. */
+static linnet_status check_held_out(run *r)
+{
+    const linnet_train_options *o = &r->s.o, usual = LINNET_TRAIN_OPTIONS_INIT;
+    const char *plural = r->n_held == 1 ? "" : "s";
+    if (r->n_held > 1 || (!o->held_out && (o->held_out_share == 0 || o->held_out_share == usual.held_out_share))) return LINNET_OK;
+    if (o->held_out)
+        return lnt_fail(r->c, LINNET_EINVAL, "the held-out text \"%s\" gives %lld token%s, expected at least 2", o->held_out,
+                        (long long)r->n_held, plural);
+    lnt_fail(r->c, LINNET_EINVAL, "held_out_share is %g, which gives %lld token%s of %lld, expected at least 2", o->held_out_share,
+             (long long)r->n_held, plural, (long long)r->text->n);
+    return lnt_hint(r->c, "0 holds nothing out.");
 }
 
 static linnet_status open_text(run *r)
@@ -168,6 +208,7 @@ static linnet_status open_text(run *r)
         r->n_train -= r->n_held;
         r->held_ids = r->text->ids + r->n_train;
     }
+    LNT_TRY(check_held_out(r));
     const uint64_t held = r->held_text ? ~r->held_text->fingerprint : r->text->fingerprint; /* another even where the text is the same */
     if (r->s.o.resume) LNT_TRY(check_text(r, held));
     r->s.at.fingerprint = r->text->fingerprint;
@@ -242,6 +283,8 @@ static linnet_status open_run(run *r, const linnet_config *config)
     if (r->s.o.resume) LNT_TRY(lnt_resume_read_settings(r->c, &r->s));
     else r->s.at.steps = r->s.o.steps;
     LNT_TRY(lnt_settings_check(r->c, &r->s));
+    LNT_TRY(check_apart(r));
+    LNT_TRY(check_init(r));
     if (r->s.o.init && r->s.o.train_tokenizer && !r->s.o.resume)
         return lnt_fail(r->c, LINNET_EINVAL, "a model to begin with has its ids already, and a tokenizer is to be trained");
     if (!r->s.at.steps && r->s.o.max_seconds <= 0) return lnt_fail(r->c, LINNET_EINVAL, "a run needs a number of steps or a time");

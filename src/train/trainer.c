@@ -58,16 +58,18 @@ linnet_status lnt_trainer_micro(lnt_trainer *t, const int32_t *ids, const int32_
 linnet_status lnt_trainer_update(lnt_trainer *t, double learning_rate, lnt_step_sums *sums)
 {
     t->hyper.learning_rate = learning_rate;
-    t->hyper.step = ++t->step;
+    t->hyper.step = t->step + 1;
     LNT_TRY(lnt_optimizer_step(t->optimizer, &t->hyper));
     lnt_optimizer_read(t->optimizer, sums);
     LNT_TRY(lnt_device_check(t->c));
-    if (isfinite(sums->nats) && isfinite(sums->norm)) return LINNET_OK;
+    if (isfinite(sums->nats) && isfinite(sums->norm)) {
+        t->step++; /* an update that was refused is none: the order of the text and AdamW's correction go by this number */
+        return LINNET_OK;
+    }
     const bool loss = !isfinite(sums->nats);
     const double value = loss ? sums->nats : sums->norm;
-    lnt_fail(t->c, LINNET_EINVAL, "the %s of step %lld is %s", loss ? "loss" : "gradient's norm", (long long)t->step,
+    lnt_fail(t->c, LINNET_EINVAL, "the %s of step %lld is %s", loss ? "loss" : "gradient's norm", (long long)t->hyper.step,
              isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
-    t->step--;
     return lnt_hint(t->c, "The weights are as they were before the step. A smaller learning rate may help.");
 }
 

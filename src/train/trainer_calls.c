@@ -113,8 +113,10 @@ linnet_status linnet_trainer_update(linnet_trainer *t, double learning_rate, lin
 {
     if (!t) return LINNET_EINVAL;
     LNT_TRY(lnt_result_check(t->c, out));
-    if (!isfinite(learning_rate) || learning_rate < 0)
-        return lnt_fail(t->c, LINNET_EINVAL, "learning_rate is %g, expected at least 0", learning_rate);
+    double least, most;
+    linnet_option_range("trainer", "learning_rate", &least, &most);
+    if (!(learning_rate >= least && learning_rate <= most))
+        return lnt_fail(t->c, LINNET_EINVAL, "learning_rate is %g, expected %g to %g", learning_rate, least, most);
     lnt_step_sums sums;
     linnet_trainer_result r = {.tokens = t->seen, .predictions = t->predictions, .learning_rate = learning_rate};
     t->seen = t->predictions = 0;

@@ -98,6 +98,16 @@ def beside(folder):
     names = files_below(out)
     linnet("train", text_file(), "--out", out, "--resume", "--tensorboard", "--keep-best")  # nothing is left to do
     assert files_below(out) == names
+    # longer, without a word of either: both go on, and the better checkpoint is the best
+    linnet("train", text_file(), "--out", out, "--resume", "--steps", "40")
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    longer = min((line for line in log if "eval_loss" in line), key=lambda line: line["eval_loss"])
+    assert longer["step"] > 6 and json.loads((out / "best" / "best.json").read_text())["step"] == longer["step"], longer
+    assert len(list((out / "tensorboard").iterdir())) == 2
+    plain = folder / "plain"
+    linnet("train", text_file(), "--out", plain, *flags)
+    linnet("train", text_file(), "--out", plain, "--resume", "--steps", "8")
+    assert not (plain / "best").exists() and not (plain / "tensorboard").exists()
     # a run that is stopped in the middle and goes on
     part = folder / "part"
     flags[flags.index("--steps") + 1] = "400"

@@ -119,7 +119,24 @@ def texts(folder):
     assert not out.exists() or not files_below(out)
     refused("eval", model(), folder / "empty.txt", says=["empty"])
     refused("eval", model(), folder / "absent.txt", says=["absent.txt"])
-    refused("generate", model(), "--prompt-file", folder / "absent.txt", says=["prompt"])
+    refused("generate", model(), "--prompt-file", folder / "absent.txt", says=["prompt", "absent.txt", "No such file"])
+    refused("tokenize", "bytes", folder / "absent.txt", says=["input", "absent.txt", "No such file"])
+    refused("tokenize", "bytes", folder / "empty", says=["input", f'"{folder}/empty"', "directory"])
+
+
+@case("held-out text that gives nothing to predict is refused, and of a text too small for the usual share nothing is held out")
+def held_out(folder):
+    out, one, ten = folder / "out", folder / "one.txt", folder / "ten.txt"
+    one.write_text("x")
+    ten.write_text("ten bytes.")
+    refused("train", text_file(), "--out", out, *SMALL, "--held-out", one, says=["one.txt", "gives 1 token, expected at least 2"])
+    refused("eval", model(), one, says=["gives 1 token, expected at least 2"])
+    refused("train", text_file(), "--out", out, *SMALL, "--held-out-share", "1e-9", says=["1e-09", "gives 0 tokens"])
+    refused("train", ten, "--out", out, *SMALL, "--length", 4, "--held-out-share", "0.15", says=["0.15", "gives 1 token of 10"])
+    assert not out.exists()
+    for name, share in (("usual", []), ("none", ["--held-out-share", 0]), ("two", ["--held-out-share", 0.2])):
+        done = linnet("train", ten, "--out", folder / name, *SMALL, "--length", 4, *share, "--json")
+        assert ("eval_loss" in done.out) == (name == "two"), done.out
 
 
 @case("a file without read permission is refused by name")
@@ -170,6 +187,42 @@ def full_disk(folder):
             done = subprocess.run([harness.LINNET, "train", text_file(), "--out", folder / f"said{k}", *SMALL, *more], stdout=full, stderr=subprocess.PIPE,
                                   text=True)
         assert done.returncode == 2 and "standard output: No space left" in done.stderr, done.stderr
+
+
+@case("what is written is nothing that is read: an input, a file of the model or of a folder of texts, the other output; an older output may be")
+def outputs_are_no_inputs(folder):
+    m = copy_of_model(folder)
+    ids, held, texts = folder / "ids.safetensors", folder / "held.txt", folder / "texts" / "in"
+    write_safetensors(ids, {"input_ids": ("I64", (1, 40), struct.pack("<40q", *range(40)))})
+    held.write_text("To be, or not to be. " * 20)
+    texts.mkdir(parents=True)
+    (texts / "a.csv").write_text(held.read_text())
+    os.link(held, folder / "link.txt")
+    os.symlink("m/config.json", folder / "soft.json")
+    before = files_below(folder)
+
+    def keeps(*args, says):
+        refused(*args, says=["the output", *says], cwd=folder)
+        assert files_below(folder) == before, args
+
+    for other in ("ids.safetensors", "./ids.safetensors", "m/../ids.safetensors", ids):
+        keeps("op", "gla", "ids.safetensors", other, says=["ids.safetensors", "is the input"])
+        keeps("logits", "m", other, "ids.safetensors", says=["ids.safetensors", "is the input"])
+    keeps("logits", "m", ids, "m/model.safetensors", says=["m/model.safetensors", "of the model"])
+    score = ["eval", "m", "held.txt", "--length", 64]
+    for flag in ("--csv", "--plot"):
+        keeps(*score, flag, "./held.txt", says=["./held.txt", '"held.txt"'])
+        keeps(*score, flag, "link.txt", says=["link.txt", '"held.txt"'])
+        for file in ("m/config.json", "soft.json", "m/page.svg", "m/log.jsonl", folder / "m" / "model.safetensors"):
+            keeps(*score, flag, file, says=[str(file), 'of the model "m"'])
+        keeps("eval", "m", "texts", flag, "texts/in/a.csv", says=["texts/in/a.csv", '"texts", which is read'])
+        keeps(*score, "--tokenizer", "soft.json", flag, "soft.json", says=['"soft.json"', "is the input"])
+    for one, two in (("new", "./new"), ("m/new", "m/./new"), ("texts/../new", folder / "new")):
+        keeps(*score, "--csv", one, "--plot", two, says=[one, str(two), "are one file"])
+    keeps("bench", "train", "--config", "m/config.json", "--record", "soft.json", says=["soft.json", "m/config.json"])
+    for _ in range(2):  # the second time over older ones
+        linnet(*score, "--csv", "m/loss.csv", "--plot", "loss.svg", cwd=folder)
+        linnet("logits", "m", ids, "logits.safetensors", cwd=folder)
 
 
 @case("a model that does not fit is refused with a size that people read, and what takes less")

@@ -6,8 +6,10 @@ import random
 import signal
 import subprocess
 import time
+import xml.etree.ElementTree as xml
 from pathlib import Path
 
+import harness
 from harness import Skip, case, f32, files_below, floats, linnet, read_safetensors, refused, start, write_safetensors
 
 NAN = float("nan")
@@ -182,6 +184,43 @@ def eval_stopped(folder):
     assert abs(result["bits_per_byte"] - result["nats_per_token"] / math.log(2)) < 1e-6  # a token is a byte
     assert f"first {result['tokens']} tokens" in err, err
     assert len((folder / "loss.csv").read_text().splitlines()) == 33 and "</svg>" in (folder / "loss.svg").read_text()
+
+
+@case("eval prints its result where a disk is full, and then says so")
+def eval_disk_full(folder):
+    model, text = small_model(folder)
+    score = ["eval", model, text, "--length", 32, "--json"]
+    result = json.loads(linnet(*score).out)
+    for flag, file in (("--csv", "loss.csv"), ("--plot", "loss.svg")):
+        done = refused(*score, flag, folder / file, file_limit=100, says=[file, "File too large"])
+        assert json.loads(done.out)["nats_per_token"] == result["nats_per_token"], done.out
+    assert sorted(p.name for p in folder.iterdir()) == ["m", "text.txt"]
+
+
+@case("eval's memory and its curves are of the text, however long the windows may be")
+def eval_length(folder):
+    model, text = small_model(folder)
+    (folder / "two.txt").write_text("ab")
+
+    def score(length, *more):
+        child = subprocess.Popen([harness.LINNET, "eval", model, *more, "--length", str(length), "--json", "--csv", folder / "loss.csv", "--plot",
+                                  folder / "loss.svg"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        out = json.loads(child.stdout.read())
+        child.stdout.close()
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)  # waited for already
+        assert child.returncode == 0
+        labels = [int(e.text) for e in xml.parse(folder / "loss.svg").getroot().iter() if e.text and e.text.isdigit()]
+        return out, len((folder / "loss.csv").read_text().splitlines()) - 1, used.ru_maxrss, max(labels, default=0)
+
+    exact, rows, memory, last = score(1, folder / "two.txt")
+    long, long_rows, long_memory, long_last = score(500000, folder / "two.txt")
+    assert exact["tokens"] == long["tokens"] == rows == long_rows == 1 and exact["nats_per_token"] == long["nats_per_token"]
+    assert long_memory < memory + 100000 and long_last == last, (memory, long_memory, last, long_last)  # KiB; it was 1.7 GB and more
+    exact, rows, memory, last = score(99, text, "--max-tokens", "99")
+    long, long_rows, long_memory, long_last = score(500000, text, "--max-tokens", "99")
+    assert rows == long_rows == 99 and math.isclose(exact["nats_per_token"], long["nats_per_token"], rel_tol=1e-6)
+    assert long_memory < memory + 100000 and long_last == last, (memory, long_memory, last, long_last)
 
 
 # ---- texts ---------------------------------------------------------------------------------------------------------------------

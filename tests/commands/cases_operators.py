@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as xml
+from pathlib import Path
 
 from cases_models import model, text_file
 from harness import Skip, case, f32, floats, linnet, read_safetensors, refused, write_safetensors
@@ -88,7 +89,7 @@ def no_such_device(folder):
     write_safetensors(path, gated_delta_inputs())
     text.write_text("some words " * 500)
     commands = [("op", "gated_delta_rule", path, out), ("train", text, "--out", out), ("eval", out, text), ("generate", out, "--prompt", "a"),
-                ("logits", out, path, out), ("task", "mqar"), ("task", "mesa-analysis", out, text, "--out", out), ("bench", "op"), ("bench", "train"), ("bench", "decode"), ("bench", "machine")]
+                ("logits", out, path, folder / "logits"), ("task", "mqar"), ("task", "mesa-analysis", out, text, "--out", out), ("bench", "op"), ("bench", "train"), ("bench", "decode"), ("bench", "machine")]
     for command in commands:
         refused(*command, "--device", "tpu", says=['unknown device "tpu"'])
         refused(*command, "--device", "cuda:x")
@@ -186,7 +187,9 @@ def bench_op(folder):
     for line in lines:
         assert line["label"] == "a test" and line["machine_f32_flops"] > 1e9 and line["forward_error"] < 1e-5 and line["backward_error"] < 1e-4
         assert math.isclose(line["forward_share"], line["forward_flops"] / line["forward_seconds"] / line["machine_f32_flops"], rel_tol=1e-6)
-    refused("bench", "op", "no_such_op", *small, says=["no_such_op"])
+    assert not refused("bench", "op", "simple_gla", "no_such_op", *small, says=["no_such_op"]).out, "before the machine is measured"
+    if Path("/dev/full").exists():
+        refused("bench", "op", "simple_gla", *small, "--record", "/dev/full", says=["--record", "/dev/full", "No space left"])
 
 
 @case("bench train times a small model and records it; --json prints the same line")
@@ -323,6 +326,10 @@ def cost_of_reading(folder):
         said = linnet("task", "choice", model(), folder / "two.jsonl", folder / "labels", "--examples", n).err
         tokens[n] = float(re.search(r"estimated cost: ([0-9.]+) tokens", said)[1])
     assert 0 < tokens["1"] < tokens["2"] == tokens["0"], tokens
+    (folder / "labels").write_text("0\n")
+    for task, at, file in (("choice", "line 2", "labels"), ("longbench", "line 1", "two.jsonl"), ("translate", "line 1", "two.jsonl")):
+        said = linnet("task", task, model(), folder / "two.jsonl", *[folder / "labels"] * (task == "choice"), code=2).err
+        assert at in said and f"Read from {folder / file}." in said, said
     (folder / "recall.jsonl").write_text(json.dumps({"text": "A text that is read. A text", "value": "that"}) + "\n")
     once, twice = (float(re.search(r"estimated cost: ([0-9.]+) tokens", linnet("task", "cloze", model(), folder / "recall.jsonl", "--twice", t,
                                                                                "--tokens", "1").err)[1]) for t in ("false", "true"))

@@ -14,7 +14,8 @@ INDEX = "model.safetensors.index.json"
 
 def in_shards(folder, size="20KB"):
     """The small model in files of 20 kB."""
-    linnet("convert", model(), folder / "m", "--to", "fla", "--shard-size", size)
+    said = json.loads(linnet("convert", model(), folder / "m", "--to", "fla", "--shard-size", size, "--json").out)
+    assert said["parameters"] == json.loads(linnet("inspect", model(), "--json").out)["parameters"]
     return folder / "m"
 
 

@@ -45,8 +45,17 @@ def sweep(folder):
     refused("sweep", "--out", folder / "x", "--", "task", says=["task", "-- task NAME"])
     refused("sweep", "--out", folder / "x", "--grid", "seed=1,2", "--", "train", says=["too few arguments", "linnet train TEXT"])
     refused("sweep", "--out", folder / "x", "--", "task", "partiy", says=['no task "partiy"', "parity"])
-    for grid, says in (("nope=1,2", "linnet task parity has no flag --nope"), ("steps=1,0", '--steps is "0"'), ("set:nope=1,2", "nope"), ("mixer=delta_net,delta", "delta")):
+    for grid, says in (("nope=1,2", "linnet task parity has no flag --nope"), ("width=16,0", '--width is "0"'), ("set:nope=1,2", "nope"), ("preset=nano,nanu", "nanu")):
         refused("sweep", "--out", folder / "x", "--grid", grid, "--", *TASK, says=[says])  # what the command itself says, before anything is made
+    for grids, more, says in ((["width=16,32,16"], [], ["--grid width", "16 twice"]), (["seed=1,2", "seed=3"], [], ["two grids of seed"]),
+                              (["width=16"], ["--width", "32"], ["--grid width", "--width"]), (["width=16"], ["--width=32"], ["--grid width", "--width"]),
+                              (["set:hidden_size=16"], ["--set", "hidden_size=32"], ["--grid set:hidden_size", "--set hidden_size"])):
+        refused("sweep", "--out", folder / "x", *(w for g in grids for w in ("--grid", g)), "--", *TASK, *more, says=says)
+    training = folder / "training"
+    training.mkdir()
+    (training / "log.jsonl").write_text('{"step": 1, "loss": 5.5}\n')
+    refused("sweep", "--out", training, "--grid", "seed=1,2", "--", *TASK, says=["training", "log.jsonl"])
+    assert [p.name for p in training.iterdir()] == ["log.jsonl"], "refused before any run"
     refused("sweep", "--out", folder / "x", "--grid", "seed=1,2", "--", *TASK, "--help", says=["--help"])
     refused("sweep", "--out", folder / "x", "--", *TASK, "--out", "y", says=["--out"])
     refused("sweep", "--", *TASK, says=["--out is missing"])

@@ -232,6 +232,46 @@ def resume_without_texts(folder):
     assert files_below(out) == before
 
 
+@case("what a run began with is known when it goes on: fresh weights, or a folder")
+def resume_knows_its_beginning(folder):
+    for name in ("a", "b"):
+        linnet("train", text_file(), "--out", folder / name, *SMALL, "--steps", "2", "--seed", 1 + (name == "b"))
+    linnet("train", text_file(), "--out", folder / "tuned", "--init", folder / "a", "--batch", "2", "--length", "32", "--warmup", "1", "--steps", "2")
+    before = files_below(folder)
+    refused("train", text_file(), "--out", folder / "a", "--resume", "--init", folder / "b", says=["init is", str(folder / "b"), "fresh weights"])
+    refused("train", text_file(), "--out", folder / "tuned", "--resume", "--init", folder / "b", says=["init is", str(folder / "b"), "another folder's"])
+    assert files_below(folder) == before
+    linnet("train", text_file(), "--out", folder / "tuned", "--resume", "--init", folder / "b" / ".." / "a", "--steps", "3")
+
+
+@case("a run's folder among its texts is refused at once: its own files would be read as text")
+def out_among_texts(folder):
+    texts = folder / "texts"
+    texts.mkdir()
+    (texts / "a.txt").write_text(text_file().read_text())
+    for out in (texts / "model", texts / "x" / "y", texts):
+        refused("train", texts, "--out", out, *SMALL, says=[str(out), "lies in", str(texts), "folder outside it"])
+    refused("train", text_file(), "--held-out", texts, "--out", texts / "model", *SMALL, says=["lies in"])
+    assert [p.name for p in texts.iterdir()] == ["a.txt"]
+    linnet("train", texts, "--out", folder / "texts-model", *SMALL, "--steps", "1")
+    linnet("train", texts / "a.txt", "--out", texts / "model", *SMALL, "--steps", "1")
+
+
+@case("a path too long for the names of a run's files is refused")
+def paths_too_long(folder):
+    long = folder / "/".join(["d" * 200] * 19)
+    for more in ([], ["--resume"]):
+        refused("train", text_file(), "--out", long, *SMALL, *more, says=["a folder's path has", "expected at most 3800"])
+    assert not any(folder.iterdir())
+
+
+@case("keys that are the tokenizer's are not set")
+def ids_are_the_tokenizers(folder):
+    for pair in ("vocab_size=512", "bos_token_id=1", "eos_token_id=1"):
+        refused("train", text_file(), "--out", folder / "m", *SMALL, "--set", pair, says=[pair, "tokenizer", "--train-tokenizer"])
+    assert not (folder / "m").exists()
+
+
 @case("--resume takes every setting from the checkpoint; a flag that disagrees is refused with both values")
 def settings_of_the_checkpoint(folder):
     held = folder / "held.txt"

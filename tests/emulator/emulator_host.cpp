@@ -85,6 +85,7 @@ API cudaMemset2DAsync(void *to, size_t pitch, int x, size_t width, size_t height
 API cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) { return *s = (cudaStream_t)malloc(1), cudaSuccess; }
 API cudaStreamDestroy(cudaStream_t s) { return free(s), cudaSuccess; }
 API cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+API cudaDeviceSynchronize(void) { return cudaSuccess; }
 API cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return emu::record(true, NULL), cudaSuccess; }
 API cudaStreamEndCapture(cudaStream_t, cudaGraph_t *g) { return emu::record(false, (emu::graph **)g), cudaSuccess; }
 API cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned long long)

@@ -7,6 +7,7 @@ const lnt_recur_case lnt_attention_cases[] = {
     { "attention", 1, { 130 }, { { "Hq", 3 }, { "Hk", 1 }, { "K", 50 }, { "V", 60 } }, .gate = 0 },
     { "attention", 4, { 17, 0, 65, 1 }, { { "Hq", 4 }, { "Hk", 2 }, { "K", 32 }, { "V", 32 } }, .gate = 0 },
     { "attention", 1, { 0 }, { { "Hq", 1 }, { "Hk", 1 }, { "K", 16 }, { "V", 16 } }, .gate = 0 },
+    { "attention", 1, { 0 }, { { "Hq", 2 }, { "Hk", 1 }, { "K", 64 }, { "V", 64 }, { "Tk", 9 } }, .gate = 0 },
     { "attention", 1, { 150 }, { { "Hq", 2 }, { "Hk", 1 }, { "K", 24 }, { "V", 100 } }, .option = { { "window", 17 } } },
     { "attention", 3, { 64, 63, 1 }, { { "Hq", 2 }, { "Hk", 2 }, { "K", 128 }, { "V", 33 } }, .option = { { "window", 2 } } },
     { "attention", 2, { 129, 70 }, { { "Hq", 1 }, { "Hk", 1 }, { "K", 7 }, { "V", 5 } }, .option = { { "window", 65 } } },

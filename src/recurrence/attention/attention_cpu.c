@@ -54,7 +54,7 @@ typedef struct {
 static sequence sequence_of(const lnt_recur_args *a, int64_t n)
 {
     int64_t first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
-    return (sequence){a, first, len, len ? len + a->offset : 0, block_length(a)};
+    return (sequence){a, first, len, len + a->offset, block_length(a)}; /* an offset is of one sequence, which may have no token yet */
 }
 
 static int64_t low(const sequence *s, int64_t i)
