@@ -412,9 +412,43 @@ static int unknown_flag(const command *self, const arg *table, const char *flag,
     return help_hint(self, hint, "linnet %s has no flag --%s", self->name, word);
 }
 
-static arg_list given;
+static arg_list given, options, flags; /* `flags` has the name of each of `options` */
 
 const arg_list *args_given(void) { return &given; }
+
+const char *args_flag(const char *option)
+{
+    for (int i = 0; i < options.count; i++)
+        if (strcmp(options.item[i], option) == 0) return flags.item[i];
+    return NULL;
+}
+
+static const char *underscored(const char *flag)
+{
+    char *name = strcpy(args_alloc(strlen(flag) + 1), flag);
+    for (char *p = name; *p; p++)
+        if (*p == '-') *p = '_';
+    return name;
+}
+
+static void name_flags(const arg *table)
+{
+    given.count = options.count = flags.count = 0;
+    for (; table->kind != ARG_END; table++) {
+        if (table->kind == ARG_HEADING) continue;
+        arg_list_add(&options, underscored(table->name));
+        arg_list_add(&flags, table->name);
+    }
+}
+
+/* A flag for a key of another name stands for it where it was given: the key may have come from --set or a file. */
+static void take_given(const arg *a)
+{
+    const char *option = a->key && a->kind != ARG_SWITCH_WORD ? a->key : underscored(a->name);
+    arg_list_add(&given, option);
+    arg_list_add(&options, option);
+    arg_list_add(&flags, a->name);
+}
 
 bool args_only_check;
 
@@ -431,6 +465,7 @@ int args_parse(const command *self, const arg *table, int argc, char **argv, arg
             return bad_value(&(arg){ .name = "help" }, argv[i] + 7, "json, or no value");
         } else if (strcmp(argv[i], "--") == 0)
             break;
+    name_flags(table);
     bool flags_over = false;
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
@@ -448,7 +483,7 @@ int args_parse(const command *self, const arg *table, int argc, char **argv, arg
         while (a->kind != ARG_END && (a->kind == ARG_HEADING || strncmp(a->name, word + 2, length) != 0 || a->name[length])) a++;
         if (a->kind == ARG_END) return unknown_flag(self, table, word + 2, length);
         const char *value = word[2 + length] ? word + 3 + length : NULL;
-        arg_list_add(&given, a->name);
+        take_given(a);
         if (!takes_value(a)) {
             if (value) return help_hint(self, NULL, "--%s takes no value", a->name);
             *(int *)a->to = 1;

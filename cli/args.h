@@ -59,7 +59,7 @@ typedef struct {
     const char *help;
     double min, max;   /* of numbers, both included */
     const char *fallback; /* default as shown in --help; NULL: the target's value, "": none shown */
-    const char *key;
+    const char *key;  /* what the library calls it where that is not the name with _ for -; see arg_kind */
     const char *range; /* "train.batch": min and max are the library's (linnet_option_range), min of the flag itself when that is more */
 } arg;
 
@@ -73,8 +73,10 @@ int args_parse(const command *self, const arg *table, int argc, char **argv, arg
 /* The command as a shell reads it, "linnet task mqar --width 32"; argv[0] is its name. */
 const char *args_command(int argc, char **argv);
 
-/* The flags that args_parse met, by name. */
+/* The flags that args_parse met, as the library calls them. */
 const arg_list *args_given(void);
+/* The flag for what the library calls so, NULL: there is none. */
+const char *args_flag(const char *option);
 
 /* train and task say what is wrong with their flags, and do nothing: `linnet sweep` asks that of each run before it makes anything. */
 extern bool args_only_check;

@@ -187,7 +187,7 @@ static int run(const command *self, int argc, char **argv)
         { "draft-tokens", ARG_I64, &o.draft_tokens, "N", "guesses at a time", .range = "generate.draft_tokens" },
         { "output", ARG_HEADING },
         { "logprobs", ARG_I64, &alternatives, "N", "print each token as a JSON line, with the logarithm of its probability and the N most likely",
-          0, 1000, .fallback = "text" },
+          0, 1000, .fallback = "text", .key = "alternatives" },
         { "json", ARG_SWITCH, &output.json, .help = "print text, counts and times as one JSON line at the end" },
         { "tokenizer", ARG_TEXT, &tokenizer_path, "PATH", "tokenizer to use", .fallback = "the model's" },
         MACHINE_FLAGS(&m),

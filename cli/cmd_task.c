@@ -89,19 +89,9 @@ static void add_flags(const char *task, arg_list *set, arg *table, int *n)
     }
 }
 
-/* What the library says of an option begins with its key: here the option is called by its flag. */
-static int say_of_flags(const linnet_context *c, linnet_status s, const arg *table)
-{
-    const char *key = linnet_task_error_option(c), *flag = dashed(key);
-    for (const arg *a = table; *flag && a->kind != ARG_END; a++)
-        if (strcmp(a->name, flag) == 0)
-            return say_error(linnet_error_detail(c), linnet_error_hint(c), "--%s%s", flag, linnet_error_message(c) + strlen(key));
-    return say_status(c, s);
-}
-
 /* Load or describe what the task needs, and run it. */
 static int run_task(const linnet_task_info *t, const machine_args *m, const model_args *shape, const char *folder, const char *tokenizer_path,
-                    linnet_task_options *o, const arg *table, view *v)
+                    linnet_task_options *o, view *v)
 {
     linnet_context *c = NULL;
     linnet_config *config = NULL;
@@ -127,7 +117,7 @@ static int run_task(const linnet_task_info *t, const machine_args *m, const mode
         s = linnet_task_run(c, t->name, o, &k);
         progress_close(&v->bar);
         if (s == LINNET_OK && o->out && !v->json) printf("a page and the numbers are in %s\n", o->out);
-        if (s != LINNET_OK) code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_of_flags(c, s, table);
+        if (s != LINNET_OK) code = s == LINNET_EINTERRUPTED ? EXIT_STOPPED : say_status(c, s);
     }
     linnet_tokenizer_destroy(tokenizer);
     linnet_model_destroy(model);
@@ -201,7 +191,7 @@ static int run_named(const linnet_task_info *t, const char *asked, int argc, cha
     o.max_seconds = 60 * minutes;
     o.files = trains ? words.item : words.item + 1;
     o.n_files = words.count - !trains;
-    return run_task(t, &m, &shape, trains ? NULL : words.item[0], tokenizer_path, &o, table, &v);
+    return run_task(t, &m, &shape, trains ? NULL : words.item[0], tokenizer_path, &o, &v);
 }
 
 static int list_tasks(int json)

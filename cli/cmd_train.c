@@ -112,24 +112,6 @@ static void print_resume(FILE *f, int argc, char **argv)
     fputs(resume ? "\n" : " --resume\n", f);
 }
 
-/* The flags that were given, under the names that linnet_train_options has for them. */
-static void name_given(linnet_train_options *o)
-{
-    const arg_list *given = args_given();
-    const char **names = args_alloc((size_t)(given->count + 1) * sizeof *names);
-    for (int i = 0; i < given->count; i++) {
-        const char *flag = strcmp(given->item[i], "minutes") == 0 ? "max_seconds" : given->item[i];
-        if (strcmp(given->item[i], "shard-size") == 0) flag = "shard_bytes";
-        char *name = args_alloc(strlen(flag) + 1);
-        strcpy(name, flag);
-        for (char *p = name; *p; p++)
-            if (*p == '-') *p = '_';
-        names[i] = name;
-    }
-    o->given = names;
-    o->n_given = given->count;
-}
-
 static void say_beginning(linnet_context *c, const linnet_train_options *o, view *v)
 {
     linnet_config *k = NULL;
@@ -230,7 +212,7 @@ static int run(const command *self, int argc, char **argv)
         {"length of the run", ARG_HEADING},
         {"steps", ARG_I64, &steps, "N", "optimizer steps", 1, ARG_NO_LIMIT, "1000, or until --minutes are over"},
         {"minutes", ARG_REAL, &minutes, "M", "stop and save after this time; without --steps, the number of steps is measured and fixed", 1e-3, 1e6,
-         ""},
+         "", "max_seconds"},
         {"resume", ARG_SWITCH, &o.resume,
          .help = "go on from the checkpoint in --out, bit for bit, with its model and settings; a flag that says otherwise is refused, but that "
                  "--steps lengthens a run which is at its end"},
@@ -259,7 +241,7 @@ static int run(const command *self, int argc, char **argv)
         {"eval-tokens", ARG_I64, &o.eval_tokens, "N", "tokens of held-out text to read, 0: all", .range = "train.eval_tokens"},
         {"save-every", ARG_I64, &o.save_every, "N", "steps between checkpoints, 0: at the end only", .range = "train.save_every"},
         {"shard-size", ARG_BYTES, &o.shard_bytes, "SIZE", "most bytes of tensors in one file of the weights at the end of the run, with an index "
-         "where there are several; 0: one file", .fallback = "5GB"},
+         "where there are several; 0: one file", .fallback = "5GB", .key = "shard_bytes"},
         {"keep-best", ARG_SWITCH, &v.keep_best, .help = "keep the checkpoint of the least held-out loss in DIR/best, of those that are saved and "
          "evaluated at one step"},
         {"tensorboard", ARG_SWITCH, &v.tensorboard, .help = "write losses, learning rate, gradient norm and speed for TensorBoard into "
@@ -290,7 +272,8 @@ static int run(const command *self, int argc, char **argv)
     if (steps) o.steps = steps;
     else if (minutes > 0) o.steps = 0;
     o.max_seconds = 60 * minutes;
-    name_given(&o);
+    o.given = args_given()->item;
+    o.n_given = args_given()->count;
     v.out = o.out;
     v.resume = o.resume;
     return train(&m, &shape, &o, &v, argc, argv);

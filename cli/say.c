@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "args.h"
 #include "term.h"
 
 static void print_error(const char *message, const char *detail, const char *hint)
@@ -30,7 +31,10 @@ int say_error(const char *detail, const char *hint, const char *format, ...)
 
 int say_status(const linnet_context *c, linnet_status s)
 {
-    const char *message = linnet_error_message(c);
+    const char *message = linnet_error_message(c), *option = linnet_error_option(c), *flag = args_flag(option);
+    char named[1024];
+    if (flag) snprintf(named, sizeof named, "--%s%s", flag, message + strlen(option));
+    if (flag) message = named;
     print_error(*message ? message : linnet_status_name(s), linnet_error_detail(c), linnet_error_hint(c));
     return s == LINNET_EINTERNAL ? EXIT_INTERNAL : EXIT_USER;
 }

@@ -13,7 +13,7 @@ enum { EXIT_GOOD = 0, EXIT_USER = 2, EXIT_INTERNAL = 3, EXIT_STOPPED = 130 };
 
 /* Print "linnet: message", and indented below it detail and hint (NULL or "": nothing); return EXIT_USER. */
 int say_error(const char *detail, const char *hint, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* The error that stands on a context (may be NULL: none could be made); returns the exit code of `s`. */
+/* The error that stands on a context (may be NULL: none could be made), an option in it called by its flag; returns the exit code of `s`. */
 int say_status(const linnet_context *c, linnet_status s);
 
 /* fflush, for what may be standard output: why that failed is remembered, for errno is another's when main() tells. */

@@ -42,12 +42,12 @@ static void every_task_describes_itself(void **state)
             snprintf(pair, sizeof pair, "%s=%g", o.key, o.most * 2 + 1);
             if (o.kind != LINNET_OPTION_INTEGER && o.kind != LINNET_OPTION_NUMBER) continue;
             assert_int_equal(lnt_task_values(c, t, NULL, set, 1, &arena, &values), LINNET_EINVAL);
-            assert_string_equal(linnet_task_error_option(c), o.key); /* by itself and at the head of the message */
+            assert_string_equal(linnet_error_option(c), o.key); /* by itself and at the head of the message */
             assert_memory_equal(linnet_error_message(c), o.key, strlen(o.key));
         }
         assert_true(n > 0);
         assert_int_equal(lnt_task_values(c, t, NULL, (const char *const[]){"no_such_key=1"}, 1, &arena, &values), LINNET_EINVAL);
-        assert_string_equal(linnet_task_error_option(c), "");
+        assert_string_equal(linnet_error_option(c), "");
         assert_int_equal(lnt_task_values(c, t, "long", NULL, 0, &arena, &values), LINNET_EINVAL);
         lnt_arena_free(&arena);
     }

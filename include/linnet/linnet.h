@@ -106,6 +106,9 @@ LINNET_API void linnet_context_destroy(linnet_context *c);
 LINNET_API const char *linnet_error_message(const linnet_context *c);
 LINNET_API const char *linnet_error_detail(const linnet_context *c);
 LINNET_API const char *linnet_error_hint(const linnet_context *c);
+/* The option with which that message begins, a field of a structure or a key; "" when it is about none: a program that calls its options something
+ * else puts its own name there. */
+LINNET_API const char *linnet_error_option(const linnet_context *c);
 
 /* 0 without a context. */
 LINNET_API int linnet_threads(const linnet_context *c);

@@ -116,10 +116,6 @@ typedef struct {
 LINNET_API linnet_status linnet_task_run(linnet_context *c, const char *name, const linnet_task_options *options,
                                          const linnet_task_callbacks *callbacks);
 
-/* The key of the option with which the message of the context's last error begins (linnet_error_message), "" when it is about none: a program that
- * calls its options something else puts its own name there. */
-LINNET_API const char *linnet_task_error_option(const linnet_context *c);
-
 /* ---- runs side by side ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct {

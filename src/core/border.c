@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/dtype.h"
+#include "core/options.h"
 #include "linnet/serve.h"
 #include "linnet/state.h"
 #include "linnet/task.h"
@@ -246,8 +247,8 @@ linnet_status lnt_options_check(lnt_ctx *c, const char *kind, const void *option
         const double x = number_of(r, options);
         if ((x >= r->least && x <= r->most) || (r->off && x == 0)) continue;
         const char *none = r->off ? ", or 0" : "";
-        if (r->most >= ENDLESS) return lnt_fail(c, LINNET_EINVAL, "%s is %.10g, expected at least %.10g%s", r->name, x, r->least, none);
-        return lnt_fail(c, LINNET_EINVAL, "%s is %.10g, expected %.10g to %.10g%s", r->name, x, r->least, r->most, none);
+        if (r->most >= ENDLESS) return lnt_fail_option(c, r->name, "is %.10g, expected at least %.10g%s", x, r->least, none);
+        return lnt_fail_option(c, r->name, "is %.10g, expected %.10g to %.10g%s", x, r->least, r->most, none);
     }
     return LINNET_OK;
 }

@@ -106,8 +106,6 @@ linnet_status lnt_fail_option(lnt_ctx *c, const char *key, const char *format, .
     return LINNET_EINVAL;
 }
 
-const char *lnt_failed_option(const lnt_ctx *c) { return c ? c->option : ""; }
-
 linnet_status lnt_option_put(lnt_ctx *c, const char *where, const lnt_option *o, const lnt_given *v, void *base)
 {
     static const char *const expected[] = {"an integer", "a number", "true or false", ""};

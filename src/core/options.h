@@ -68,9 +68,9 @@ void lnt_options_default(const lnt_options *t, void *base);
 const lnt_option *lnt_option_find(const lnt_options *t, const char *key); /* NULL: none */
 /* Whether the value is of the option's kind, whatever its range. */
 bool lnt_option_fits(const lnt_option *o, const lnt_given *v);
-/* LINNET_EINVAL about an option: the message is its key and what is wrong, "steps is 0, expected ..."; the context keeps the key by itself, too. */
+/* LINNET_EINVAL about an option: the message is its key and what is wrong, "steps is 0, expected ..."; the context keeps the key by itself, too,
+ * for linnet_error_option. */
 linnet_status lnt_fail_option(lnt_ctx *c, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
-const char *lnt_failed_option(const lnt_ctx *c); /* "": the last error is about none */
 /* LINNET_EINVAL where it is none of the option's values, which `where` and the key name: "attn." and num_heads. base NULL: only looked at. */
 linnet_status lnt_option_put(lnt_ctx *c, const char *where, const lnt_option *o, const lnt_given *v, void *base);
 /* The value there; null as such. */

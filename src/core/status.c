@@ -83,3 +83,4 @@ void lnt_log(lnt_ctx *c, const char *format, ...)
 const char *linnet_error_message(const linnet_context *c) { return c ? c->message : ""; }
 const char *linnet_error_detail(const linnet_context *c) { return c ? c->detail : ""; }
 const char *linnet_error_hint(const linnet_context *c) { return c ? c->hint : ""; }
+const char *linnet_error_option(const linnet_context *c) { return c ? c->option : ""; }

@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/options.h"
 #include "eval/plot.h"
 #include "eval/scorer.h"
 #include "hub/corpus.h"
@@ -81,7 +82,7 @@ static linnet_status report(lnt_ctx *c, const linnet_eval_options *o, const lnt_
 static linnet_status eval(lnt_ctx *c, linnet_model *m, const linnet_tokenizer *t, const linnet_eval_options *o, linnet_eval_result *out)
 {
     if (o->stride > o->length)
-        return lnt_fail(c, LINNET_EINVAL, "stride is %lld, expected 1 to the length, %lld", (long long)o->stride, (long long)o->length);
+        return lnt_fail_option(c, "stride", "is %lld, expected 1 to the length, %lld", (long long)o->stride, (long long)o->length);
     if (linnet_tokenizer_vocabulary(t) > m->config->vocab_size) {
         lnt_fail(c, LINNET_EINVAL, "the tokenizer has %lld ids, but the model knows %lld", (long long)linnet_tokenizer_vocabulary(t),
                  (long long)m->config->vocab_size);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/options.h"
 #include "device/device.h"
 #include "generate/greedy.h"
 #include "generate/prompt.h"
@@ -113,8 +114,8 @@ static linnet_status check(lnt_ctx *c, const linnet_model *m, const linnet_token
         return lnt_hint(c, "Leave the draft out: the text is the same.");
     }
     if (o->scored && o->alternatives > linnet_tokenizer_vocabulary(t))
-        return lnt_fail(c, LINNET_EINVAL, "alternatives is %d, expected at most the vocabulary's %lld", o->alternatives,
-                        (long long)linnet_tokenizer_vocabulary(t));
+        return lnt_fail_option(c, "alternatives", "is %d, expected at most the vocabulary's %lld", o->alternatives,
+                               (long long)linnet_tokenizer_vocabulary(t));
     return LINNET_OK;
 }
 

@@ -28,7 +28,6 @@ const lnt_task *lnt_task_find(const char *name)
     return NULL;
 }
 
-const char *linnet_task_error_option(const linnet_context *c) { return lnt_failed_option(c); }
 
 const linnet_task_info *linnet_task_at(int i) { return i >= 0 && i < TASKS ? &tasks[i]->info : NULL; }
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/options.h"
+
 typedef enum { INT64, UINT64, INT, DTYPE, DOUBLE } kind;
 
 typedef struct {
@@ -14,6 +16,9 @@ typedef struct {
     bool optional;      /* files written before it was there lack it */
     size_t offset;
     double least, most; /* of numbers; whole ones are below 2^53. most 0: the option's own, as linnet_option_range has them */
+    const char *words;  /* from 0 on, for messages; */
+    const char *unit;   /* behind a number there; */
+    const char *zero;   /* in place of 0 */
 } setting;
 
 #define OPTION(name, type, ...) {.key = "option." #name, .kind = type, .offset = offsetof(lnt_run_settings, o.name), __VA_ARGS__}
@@ -31,20 +36,20 @@ static const setting settings[] = {
     OPTION(weight_decay, DOUBLE),
     OPTION(clip, DOUBLE),
     OPTION(seed, UINT64),
-    OPTION(isolate_documents, INT, .most = 1),
+    OPTION(isolate_documents, INT, .most = 1, .words = "off on"),
     OPTION(held_out_share, DOUBLE),
     OPTION(eval_every, INT64),
     OPTION(eval_tokens, INT64),
     OPTION(save_every, INT64),
-    OPTION(recompute, INT),
-    OPTION(max_seconds, DOUBLE),
+    OPTION(recompute, INT, .words = "none blocks cheap"),
+    OPTION(max_seconds, DOUBLE, .unit = " seconds", .zero = "no limit"),
     OPTION(weights, DTYPE, .optional = true),
     OPTION(moments, DTYPE, .optional = true),
     OPTION(train_tokenizer, INT64, .optional = true, .most = INT32_MAX),
     {.key = "option.dtype", .kind = DTYPE, .optional = true, .offset = offsetof(lnt_run_settings, dtype)},
     OPTION(warmup_from, DOUBLE, .optional = true),
-    OPTION(no_separator_loss, INT, .optional = true, .most = 1),
-    OPTION(shard_bytes, INT64, .optional = true, .most = 9e15),
+    OPTION(no_separator_loss, INT, .optional = true, .most = 1, .words = "off on"),
+    OPTION(shard_bytes, INT64, .optional = true, .most = 9e15, .unit = " bytes", .zero = "one file"),
     RUN(steps, INT64, .most = 1e15),
     RUN(step, INT64, .most = 1e15),
     RUN(tokens, INT64, .most = 9e15),
@@ -112,9 +117,11 @@ static const char *shown(const setting *s, const lnt_run_settings *r, char text[
 {
     if (s->kind == DTYPE) return linnet_dtype_name(*(const linnet_dtype *)((const char *)r + s->offset));
     if (s->least == LINNET_WARMUP_AUTO && number_of(s, r) == LINNET_WARMUP_AUTO) return "left to linnet";
-    if (s->kind != DOUBLE) return file_text(s, r, text);
-    lnt_format(text, 40, "%.10g", number_of(s, r));
-    return text;
+    if (s->words) return lnt_word_at(s->words, (int)number_of(s, r), text, 40);
+    if (s->zero && number_of(s, r) == 0) return s->zero;
+    if (s->kind == DOUBLE) lnt_format(text, 40, "%.10g", number_of(s, r));
+    else file_text(s, r, text);
+    return s->unit ? strcat(text, s->unit) : text;
 }
 
 static const char *range_of(const setting *s, char text[80])
@@ -132,8 +139,7 @@ linnet_status lnt_settings_check(lnt_ctx *c, const lnt_run_settings *r)
     for (int i = 0; i < N; i++) {
         char value[40], range[80];
         if (!is_allowed(&settings[i], r))
-            return lnt_fail(c, LINNET_EINVAL, "%s is %s, expected %s", name_of(&settings[i]), file_text(&settings[i], r, value),
-                            range_of(&settings[i], range));
+            return lnt_fail_option(c, name_of(&settings[i]), "is %s, expected %s", file_text(&settings[i], r, value), range_of(&settings[i], range));
     }
     return LINNET_OK;
 }
@@ -242,7 +248,7 @@ linnet_status lnt_settings_read(lnt_ctx *c, const char *path, const char *(*get)
     for (int i = 0; i < N; i++) {
         const setting *s = &settings[i];
         if (!lnt_settings_given(&r->o, name_of(s)) || strcmp(file_text(s, r, a), file_text(s, &was, b)) == 0) continue;
-        lnt_fail(c, LINNET_EINVAL, "%s is %s, but the run in \"%s\" was started with %s", name_of(s), shown(s, r, a), r->o.out, shown(s, &was, b));
+        lnt_fail_option(c, name_of(s), "is %s, but the run in \"%s\" was started with %s", shown(s, r, a), r->o.out, shown(s, &was, b));
         return lnt_hint(c, "Resume without it, or start a new run in another folder.");
     }
     *r = was;

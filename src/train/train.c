@@ -14,6 +14,7 @@
 #include "core/border.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/options.h"
 #include "eval/scorer.h"
 #include "hub/checkpoint.h"
 #include "hub/corpus.h"
@@ -156,8 +157,8 @@ static linnet_status check_init(run *r)
     free(path);
     if (!r->s.o.resume) r->s.at.init_fingerprint = init;
     if (!r->s.o.resume || !r->s.o.init || !was || was == init) return LINNET_OK;
-    lnt_fail(r->c, LINNET_EINVAL, "init is \"%s\", but the run in \"%s\" was started with %s", r->s.o.init, r->s.o.out,
-             was == LNT_FRESH ? "fresh weights" : "another folder's");
+    lnt_fail_option(r->c, "init", "is \"%s\", but the run in \"%s\" was started with %s", r->s.o.init, r->s.o.out,
+                    was == LNT_FRESH ? "fresh weights" : "another folder's");
     return lnt_hint(r->c, "Resume without it, or start a new run in another folder.");
 }
 

@@ -256,7 +256,7 @@ def overlap(folder):
     assert math.isclose(both["nats_per_token"], sum(p["nats_per_token"] for p in parts) / 2, rel_tol=1e-6)
     assert {row["windows"] for row in csv.DictReader((folder / "loss.csv").open())} == {"8"}
     assert score("whole", "--stride", "50")["tokens"] == 5 * 64 + 38, "the last window is the first to reach the end"
-    refused("eval", model(), folder / "whole", "--length", "64", "--stride", "65", says=["65", "64"])
+    refused("eval", model(), folder / "whole", "--length", "64", "--stride", "65", says=["--stride is 65", "64"])
 
 
 @case("generate --greedy gives the same text twice and for any thread count; seeds repeat and differ")
@@ -298,6 +298,7 @@ def generate_ways(_):
     assert linnet(*ask, "--seed", 7, "--samples", 2).stdout == b"--- 1 of 2, seed 7\n" + one + b"\n--- 2 of 2, seed 8\n" + two
     assert linnet(*ask, "--greedy", "--repetition-penalty", "50").stdout != whole
     assert linnet(*ask, "--min-p", "1").stdout == whole, "the only one of one"
+    refused(*ask, "--logprobs", "1000", says=["--logprobs is 1000, expected at most the vocabulary's 256"])
     lines = [json.loads(line) for line in linnet(*ask, "--greedy", "--logprobs", "2").out.splitlines()]
     assert len(lines) == 40 and all(line["logprob"] == line["top"][0]["logprob"] >= line["top"][1]["logprob"] for line in lines)
     assert linnet(*ask, "--stop", "", code=2).err.startswith("linnet: --stop is")

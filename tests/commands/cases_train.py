@@ -287,10 +287,13 @@ def settings_of_the_checkpoint(folder):
                               ("min-learning-rate-share", "0.5", "0.1"), ("warmup", "3", "2"), ("warmup-from", "0.5", "0"), ("beta1", "0.8", "0.9"), ("beta2", "0.8", "0.95"),
                               ("epsilon", "1e-06", "1e-08"), ("weight-decay", "0", "0.1"), ("clip", "0", "1"), ("seed", "2", "1"),
                               ("held-out-share", "0.2", "0.1"), ("eval-every", "5", "10"), ("eval-tokens", "0", "512"), ("save-every", "4", "5"),
-                              ("recompute", "cheap", "0"), ("minutes", "5", "0"), ("steps", "30", "20"), ("dtype", "f32", "bf16"),
+                              ("recompute", "cheap", "none"), ("minutes", "5", "no limit"), ("shard-size", "1MB", "5000000000 bytes"), ("steps", "30", "20"), ("dtype", "f32", "bf16"),
                               ("weights", "f32", "bf16"), ("moments", "f32", "bf16"), ("train-tokenizer", "300", "0"), ("layers", "3", "2"), ("heads", "4", "2")):
-        done = refused(*resume, f"--{flag}", value, says=["300" if value == "5" and flag == "minutes" else value if flag != "recompute" else "2", kept])
-        assert "was started with" in done.err, done.err
+        shown = {"minutes": "300 seconds", "shard-size": "1000000 bytes"}.get(flag, value)
+        refused(*resume, f"--{flag}", value, says=[f"--{flag} is {shown}, but the run in", f"was started with {kept}\n"])
+    for flag, value, says in (("--no-separator-loss", "--json", "--no-separator-loss is on, but the run in"), ("--set", "mlp=none", "mlp is none, but the run in"),
+                              ("--pattern", "gated_deltanet,attention", "layer 1 is attention, but the run in")):
+        refused(*resume, flag, value, says=[says, "was started with"])
     refused(*resume, "--mixer", "retnet", says=["retnet", "gated_deltanet"])
     refused(*resume, "--preset", "nano", says=["head_dim", "64", "16"])
     (folder / "tokenizer.json").write_text((out / "tokenizer.json").read_text() + "\n")
