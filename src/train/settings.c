@@ -16,8 +16,9 @@ typedef struct {
     bool optional;      /* files written before it was there lack it */
     size_t offset;
     double least, most; /* of numbers; whole ones are below 2^53. most 0: the option's own, as linnet_option_range has them */
-    const char *words;  /* from 0 on, for messages; */
-    const char *unit;   /* behind a number there; */
+    /* Of messages: */
+    const char *words;  /* its values by name, from 0 on */
+    const char *unit;   /* behind a number */
     const char *zero;   /* in place of 0 */
 } setting;
 

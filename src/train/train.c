@@ -187,8 +187,8 @@ static linnet_status check_held_out(run *r)
     if (o->held_out)
         return lnt_fail(r->c, LINNET_EINVAL, "the held-out text \"%s\" gives %lld token%s, expected at least 2", o->held_out,
                         (long long)r->n_held, plural);
-    lnt_fail(r->c, LINNET_EINVAL, "held_out_share is %g, which gives %lld token%s of %lld, expected at least 2", o->held_out_share,
-             (long long)r->n_held, plural, (long long)r->text->n);
+    lnt_fail_option(r->c, "held_out_share", "is %g, which gives %lld token%s of %lld, expected at least 2", o->held_out_share,
+                    (long long)r->n_held, plural, (long long)r->text->n);
     return lnt_hint(r->c, "0 holds nothing out.");
 }
 
