@@ -144,24 +144,27 @@ __device__ __forceinline__ void few_squares(const few_sum &a, int r, int tile, f
     if (threadIdx.x % 16 == 0) a.squares[r * a.tiles + tile] = q;
 }
 
-/* r of a row of x, by a warp, in two halves: loads on their way, and what they bring. */
+/* What is summed for r of a row of x, by `share` warps of which this is number `mine`: loads on their way, and what they bring. */
 struct few_root {
     float q[LNT_FEW_TILES / 32];
-    __device__ __forceinline__ void load(const few_norm &a, int row)
+    __device__ __forceinline__ void load(const few_norm &a, int row, int mine = 0, int share = 1)
     {
 #pragma unroll
         for (int i = 0; i < LNT_FEW_TILES / 32; i++) {
-            const int tile = (int)threadIdx.x % 32 + 32 * i;
-            q[i] = tile < a.tiles ? a.squares[row * a.tiles + tile] : 0.0f;
+            q[i] = 0.0f;
+            if (i * share * 32 >= LNT_FEW_TILES) continue; /* where `share` is a constant, these loads are none */
+            const int tile = (int)threadIdx.x % 32 + 32 * (i * share + mine);
+            if (tile < a.tiles) q[i] = a.squares[row * a.tiles + tile];
         }
     }
-    __device__ __forceinline__ float get(const few_norm &a) const
+    __device__ __forceinline__ float sum() const
     {
         float s = 0.0f;
 #pragma unroll
         for (int i = 0; i < LNT_FEW_TILES / 32; i++) s += q[i];
-        return 1.0f / sqrtf(warp_sum(s) * a.mean + a.eps);
+        return warp_sum(s);
     }
+    static __device__ __forceinline__ float of(const few_norm &a, float sum) { return 1.0f / sqrtf(sum * a.mean + a.eps); }
 };
 
 #endif

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __gr
     if (a.to.norm.squares)
         for (int r = warp; r < a.to.R; r += WARPS) {
             if (r != warp) root.load(a.to.norm, r);
-            const float one = root.get(a.to.norm);
+            const float one = few_root::of(a.to.norm, root.sum());
             if (threadIdx.x % 32 == 0) roots[r] = one;
         }
     __syncthreads();

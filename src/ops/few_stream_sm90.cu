@@ -1,15 +1,22 @@
 /* Up to 8 rows of x against large weights, bf16, on Hopper. Floor: the weights read once.
  *
  * A tile is 16 rows of w, or 8 of each of two that are combined, and all of K. A block goes through tiles grid apart; one thread brings them to
- * shared memory, SPAN columns of K a stage, without a pause from tile to tile; eight warps have 64 columns of each stage and keep their x in
- * registers for its tiles, or, when K is longer than KEPT stages, load it as they go. What lane has what is as in few_rows_cuda.cu; warps' sums are
- * added in order. A block takes half a multiprocessor's shared memory, two go side by side: those of the next such product take the places of the
- * first to end, and fill their stages before the kernels ahead have ended.
+ * shared memory, SPAN columns of K a stage, without a pause from tile to tile; eight warps have 64 columns of each stage. Their x is in registers
+ * for all tiles, or, when K is longer than KEPT stages, loaded as they go; of one row it is in shared memory. What lane has what is as in
+ * few_rows_cuda.cu; warps' sums are added in order. A block takes half a multiprocessor's shared memory, two go side by side: those of the next such
+ * product take the places of the first to end, and fill their stages before the kernels ahead have ended.
+ *
+ * What a step waits for behind the kernels ahead is latency: of x, and of this kernel's instructions, some five cycles each, one after the other. So
+ * all that needs no x is done before; of one row 72 registers a thread leave room beside two blocks for the small kernel that follows (Mamba-2's
+ * recurrence: a step 6% shorter).
  *
  * Slower: rows brought one by one as plain bytes, 1 KB each (63% of the bandwidth: a copy takes the engine some 90 cycles); x made by every block, a
- * sum and its norm, in place of a kernel ahead (4%); tiles of 8 rows (6%); one block of 12 stages in place of two of 6 (2%); x of 6 stages kept (4%);
- * 72 registers a thread, that there is room for three (10%); five stages (1%) or four (7%); weights that do not leave L2 first (1.3%); let_next at
- * once (5%). A flag that a kernel's blocks count up in place of the end that await_last waits for: 0.5 us a kernel (bench/step_chain.cu). */
+ * sum and its norm, in place of a kernel ahead (4%); tiles of 8 rows (6%); one block of 12 stages in place of two of 6 (2%), of 7 stages, which
+ * leaves half of the multiprocessor to others (17%); x of 6 stages kept (4%); 72 registers with x among them (10%); five stages (1%) or four (7%);
+ * weights that do not leave L2 first (1.3%); let_next at once (5%); x four bytes a lane, as ldmatrix has w (of one row 3%, of eight 28%: it is
+ * requests that x waits for); a root ahead of the products (3%); blocks of one product kept one to a multiprocessor (RWKV-7 3%, Mesa 10%). No faster:
+ * constants of the launch read ahead of the wait. A flag that a kernel's blocks count up in place of the end that await_last waits for: 0.5 us a
+ * kernel (bench/step_chain.cu). */
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
@@ -21,10 +28,13 @@ constexpr int ROWS = 16, HALF = ROWS / 2, WARPS = 8, SPAN = 64 * WARPS, STAGES =
  * too little to hide the latency once x is there: then it asks for a stage as soon as that is free (a step of DeltaNet 2% shorter, of RWKV-7 4%; with
  * four under way from the beginning 1.5% longer than that). */
 constexpr int UNDER_WAY = 2;
-constexpr int KEPT = 4; /* stages whose x a lane has in registers: all, or the next */
+constexpr int KEPT = 4;     /* stages whose x a lane has in registers: all, or the next */
+constexpr int LONGEST = 16; /* stages of a row whose x lies in shared memory */
 constexpr int CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + 32;
 constexpr int PANEL = HALF * 128, BOX = WARPS * PANEL, STAGE = 2 * BOX; /* bytes; a panel is 8 rows of 64 columns, a box has the 8 warps' */
-constexpr size_t BYTES = 1024 + STAGES * STAGE;
+/* Shared memory: the ring, its barriers and what is small, x of one row, and what warps have of the sums of a row of x, by turns. */
+constexpr size_t RING = STAGES * STAGE, SMALL = 2 * STAGES * sizeof(uint64_t) + WARPS * sizeof(float), SHARE = WARPS * ROWS * sizeof(float);
+constexpr size_t MOST = 113 << 10; /* two blocks share a multiprocessor's, and of each 1 KB is the system's */
 
 struct stream_args {
     CUtensorMap w[LNT_FEW_PARTS];
@@ -41,26 +51,29 @@ bool panels_map(CUtensorMap *map, const lnt_few_part *p, int64_t K)
     return lnt_tensor_map(map, p->w, 3, size, stride, box);
 }
 
-/* A tile of w. */
-struct tile_rows {
+/* What becomes of a tile's sums. */
+enum stream_end { PLAIN, ADDED, GATED }; /* a result; lnt_few_sum; SwiGLU of two parts */
+
+/* Rows of w from n0 on, of `part` or of both that are combined. */
+template <stream_end END> struct tile_rows {
     int part, n0;
     __device__ __forceinline__ tile_rows(const few_parts &a, int tile)
     {
-        part = few_part_at(a, tile);
-        n0 = (tile - a.p[part].first) * (a.swiglu ? HALF : ROWS);
+        part = END == PLAIN ? few_part_at(a, tile) : 0;
+        n0 = (tile - a.p[part].first) * (END == GATED ? HALF : ROWS);
     }
 };
 
 /* One thread. */
-__device__ __forceinline__ void bring(const stream_args &a, char *ring, uint64_t *full, uint64_t *empty)
+template <stream_end END> __device__ __forceinline__ void bring(const stream_args &a, char *ring, uint64_t *full, uint64_t *empty)
 {
     int stage = 0, turn = 0;
     bool ahead = true;
     const uint64_t once = read_once();
     for (int tile = (int)blockIdx.x; tile < a.to.tiles; tile += (int)gridDim.x) {
-        const tile_rows at(a.to, tile);
-        const CUtensorMap *top = &a.w[at.part], *low = a.to.swiglu ? &a.w[1] : top;
-        const int second = a.to.swiglu ? at.n0 : at.n0 + HALF;
+        const tile_rows<END> at(a.to, tile);
+        const CUtensorMap *top = &a.w[at.part], *low = END == GATED ? &a.w[1] : top;
+        const int second = END == GATED ? at.n0 : at.n0 + HALF;
         for (int k = 0; k < a.K; k += SPAN) {
             char *to = ring + stage * STAGE;
             if (turn) {
@@ -79,107 +92,190 @@ __device__ __forceinline__ void bring(const stream_args &a, char *ring, uint64_t
     if (ahead) let_next();
 }
 
+/* As mbarrier_wait and mbarrier_arrive, by addresses, which take several instructions each. */
+__device__ __forceinline__ void wait_at(uint32_t barrier, uint32_t parity)
+{
+    uint32_t done;
+    do {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+__device__ __forceinline__ void arrive_at(uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+
+/* What a thread has to do with a tile: row threadIdx.x / ROWS of x by row n of w is its result, at `to` of the part's. */
+template <stream_end END> struct stream_tile {
+    const bf16 *x; /* a lane's first number for the products */
+    int64_t to;
+    int part, n;
+    bool there; /* it has a result */
+
+    __device__ __forceinline__ stream_tile(const few_parts &a, int K, int tile)
+    {
+        const tile_rows<END> at(a, tile);
+        const few_part &p = a.p[at.part];
+        const int r = (int)threadIdx.x / ROWS, row = (int)threadIdx.x % ROWS, group = (int)threadIdx.x % 32 / 4;
+        x = p.x + (group < a.R ? group : 0) * p.ldx + min((int)threadIdx.x / 32 * 64, K - 64) + (int)threadIdx.x % 4 * 8;
+        part = at.part, n = at.n0 + row, to = r * p.ldy + n * p.step;
+        there = r < a.R && n < p.N && !(END == GATED && row >= HALF);
+    }
+    __device__ __forceinline__ void put(const few_parts &a, float sum) const
+    {
+        const few_part &p = a.p[part];
+        float s[1] = {sum};
+        const float none[1] = {};
+        if (END == PLAIN) few_result(p, false, n, s, none);
+        put_sum<any1>({p.y, p.f32}, to, s, p.add);
+    }
+};
+
+/* A lane's eight numbers of x of a stage's columns, and the eight 32 columns on. */
+__device__ __forceinline__ void load_x(uint4 (&x)[2], const bf16 *from)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x[h].x), "=r"(x[h].y), "=r"(x[h].z), "=r"(x[h].w)
+                     : "l"(from + 32 * h)
+                     : "memory");
+}
+/* A warp's columns of a row, 64 of each stage, to `to`: all are asked for before the first is there. */
+__device__ __forceinline__ void bring_x(char *to, const bf16 *from, int chunks, int left)
+{
+    const int lane = (int)threadIdx.x % 32, at = lane / 8 * SPAN;
+    uint4 v[LONGEST / 4];
+#pragma unroll
+    for (int i = 0; i < LONGEST / 4; i++) {
+        const bf16 *p = from + lane % 8 * 8 + (at + 4 * i * SPAN < left ? at + 4 * i * SPAN : 0);
+        if (4 * i < chunks)
+            asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v[i].x), "=r"(v[i].y), "=r"(v[i].z), "=r"(v[i].w) : "l"(p) : "memory");
+    }
+#pragma unroll
+    for (int i = 0; i < LONGEST / 4; i++)
+        if (lane / 8 + 4 * i < chunks) *(uint4 *)(to + (lane + 32 * i) * 16) = v[i];
+    __syncwarp();
+}
 __device__ __forceinline__ uint4 read_shared(uint32_t address)
 {
     uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
     return v;
 }
 
-/* A lane's eight numbers of x, and the eight 32 columns on, of the stage whose columns begin at k; `left` columns are there from its first on. */
-__device__ __forceinline__ void load_x(uint4 (&x)[2], const bf16 *row, int k, int left)
+/* d += a stage's rows by x. A lane's row is such that eight lanes, of two rows, read from all 32 banks. */
+__device__ __forceinline__ void multiply(float (&d)[4], uint32_t at, const uint4 (&x)[2])
 {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        x[h] = make_uint4(0, 0, 0, 0);
-        if (row && k + h * 32 < left) x[h] = *(const uint4 *)(row + k + h * 32);
-    }
+    const uint32_t other = at ^ 64;
+    const uint4 u = read_shared(at), v = read_shared(at + BOX), p = read_shared(other), q = read_shared(other + BOX);
+    few_mma(d, u.x, v.x, u.y, v.y, x[0].x, x[0].y);
+    few_mma(d, u.z, v.z, u.w, v.w, x[0].z, x[0].w);
+    few_mma(d, p.x, q.x, p.y, q.y, x[1].x, x[1].y);
+    few_mma(d, p.z, q.z, p.w, q.w, x[1].z, x[1].w);
 }
 
-__global__ void __launch_bounds__(THREADS, 2) few_stream_kernel(const __grid_constant__ stream_args a)
+/* ONE: of one row, whose x lies in shared memory, each warp's columns by themselves. */
+template <stream_end END, bool ONE> __global__ void __launch_bounds__(THREADS, ONE ? 3 : 2) few_stream_kernel(const __grid_constant__ stream_args a)
 {
-    extern __shared__ char memory[];
-    __shared__ float share[2][WARPS][8][ROWS]; /* [turn][warp][row of x][row of w] */
-    __shared__ float roots[8];                 /* of x's rows, behind a sum */
-    __shared__ uint64_t full[STAGES], empty[STAGES];
-    char *ring = memory + (1024 - shared_address(memory) % 1024) % 1024;
+    extern __shared__ __align__(1024) char ring[];
+    uint64_t *const full = (uint64_t *)(ring + RING);    /* behind them those of stages that are empty again */
+    float *const squares = (float *)(full + 2 * STAGES); /* [WARPS]: behind a sum, what each warp has of its row of x */
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) mbarrier_init(&full[i], 1), mbarrier_init(&empty[i], WARPS);
+        for (int i = 0; i < STAGES; i++) mbarrier_init(&full[i], 1), mbarrier_init(&full[STAGES + i], WARPS);
         mbarrier_init_fence();
     }
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
-        if (threadIdx.x == CONSUMERS) bring(a, ring, full, empty);
+        if (threadIdx.x == CONSUMERS) bring<END>(a, ring, full, full + STAGES);
         return;
     }
-    const int warp = (int)threadIdx.x / 32, group = (int)threadIdx.x % 32 / 4, lane = (int)threadIdx.x % 4;
-    const int chunks = (a.K + SPAN - 1) / SPAN, mine = warp * 64 + 8 * lane;
-    uint4 x[KEPT][2];
-    const bf16 *row = NULL;
+    const int warp = (int)threadIdx.x / 32, group = (int)threadIdx.x % 32 / 4, lane = (int)threadIdx.x % 4, w_row = group / 2 + group % 2 * 4;
+    const int chunks = (a.K + SPAN - 1) / SPAN, left = a.K - warp * 64, R = ONE ? 1 : a.to.R, r = (int)threadIdx.x / ROWS;
+    const int share_of = R == 1 ? 8 : R == 2 ? 4 : R <= 4 ? 2 : 1; /* warps that share a row's squares */
+    const uint32_t first = shared_address(ring) + (uint32_t)(warp * PANEL + w_row * 128 + (lane ^ w_row) * 16), bars = shared_address(full);
+    char *const x_warp = ring + RING + SMALL + warp * chunks * 128;
+    float(*share)[WARPS][ONE ? 1 : 8][ROWS] = (float(*)[WARPS][ONE ? 1 : 8][ROWS])(ring + RING + SMALL + (ONE ? WARPS * chunks * 128 : 0));
+    const uint32_t x_lane = shared_address(x_warp) + 16 * (uint32_t)lane;
+    const bool norms = a.to.norm.squares;
+    float by = 1.0f; /* r of this thread's row of x */
+    int stage = 0, parity = 0, turn = 0, tile = (int)blockIdx.x;
+    stream_tile<END> t(a.to, a.K, tile);
+    const bf16 *row = t.x;
+    uint4 x[ONE ? 1 : KEPT][2];
     few_root root;
-    await_last();
-    if (a.to.norm.squares) root.load(a.to.norm, min(warp, a.to.R - 1));
-    int stage = 0, parity = 0, turn = 0, of = -1; /* of: the part whose x it has */
-    for (int tile = (int)blockIdx.x; tile < a.to.tiles; tile += (int)gridDim.x, turn ^= 1) {
-        const tile_rows at(a.to, tile);
-        const few_part &p = a.to.p[at.part];
-        if (of < 0 || a.to.p[of].x != p.x) {
-            row = group < a.to.R ? p.x + group * p.ldx + mine : NULL;
+    few_addend<1> other;
+    const auto fetch = [&] { /* beyond K weights are zeros, and x any of its numbers */
+                             if constexpr (ONE)
+                                 bring_x(x_warp, row - 8 * lane, chunks, left);
+                             else
 #pragma unroll
-            for (int c = 0; c < KEPT; c++) load_x(x[c], row, c * SPAN, a.K - mine);
-        }
-        of = at.part;
-        const int r = (int)threadIdx.x / ROWS, n = (int)threadIdx.x % ROWS;
-        const bool there = r < a.to.R && at.n0 + n < p.N && !(a.to.swiglu && n >= HALF);
-        few_addend<1> other;
-        if (a.to.sum.x && there) other.load(a.to.sum, r, at.n0 + n);
+                                 for (int c = 0; c < KEPT; c++) load_x(x[c], row + (c * SPAN < left ? c * SPAN : 0));
+    };
+    wait_at(bars, 0); /* a loop, behind which the compiler does not move what is computed so far, as it does behind await_last alone */
+    await_last();
+    fetch();
+    if (END == ADDED && t.there) other.load(a.to.sum, r, t.n);
+    if (norms) root.load(a.to.norm, min(warp / share_of, R - 1), warp % share_of, share_of);
+    for (;;) {
         float d[4] = {};
         for (int begin = 0; begin < chunks; begin += KEPT)
 #pragma unroll
             for (int c = 0; c < KEPT; c++) {
                 if (begin + c >= chunks) break;
-                const uint32_t top = shared_address(ring + stage * STAGE + warp * PANEL + group * 128);
-                uint4 u[2], v[2];
-                mbarrier_wait(&full[stage], (uint32_t)parity);
-#pragma unroll
-                for (int h = 0; h < 2; h++) { /* odd rows take their halves the other way round: eight lanes, of two rows, fall into 32 banks */
-                    const uint32_t at = (uint32_t)((((h ^ group) & 1) * 4 + lane) ^ group) * 16;
-                    u[h] = read_shared(top + at), v[h] = read_shared(top + BOX + at);
-                }
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const uint4 b = x[c][h], p = group & 1 ? u[h ^ 1] : u[h], q = group & 1 ? v[h ^ 1] : v[h];
-                    few_mma(d, p.x, q.x, p.y, q.y, b.x, b.y);
-                    few_mma(d, p.z, q.z, p.w, q.w, b.z, b.w);
-                }
+                wait_at(bars + 8 * (uint32_t)stage, (uint32_t)parity);
+                if constexpr (ONE)
+                    for (int h = 0; h < 2; h++) x[0][h] = read_shared(x_lane + (uint32_t)((begin + c) * 128 + 64 * h));
+                multiply(d, first + (uint32_t)stage * STAGE, x[ONE ? 0 : c]);
                 __syncwarp();
-                if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[stage]);
+                if (threadIdx.x % 32 == 0) arrive_at(bars + 8 * (uint32_t)(STAGES + stage));
                 if (++stage == STAGES) stage = 0, parity ^= 1;
-                if (chunks > KEPT) load_x(x[c], row, (begin + c + KEPT < chunks ? begin + c + KEPT : c) * SPAN, a.K - mine);
+                if (!ONE && chunks > KEPT) {
+                    const int next = (begin + c + KEPT < chunks ? begin + c + KEPT : c) * SPAN;
+                    load_x(x[c], row + (next < left ? next : 0));
+                }
             }
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            if (2 * lane + (e & 1) < a.to.R) share[turn][warp][2 * lane + (e & 1)][group + 8 * (e >> 1)] = d[e];
-        if (a.to.norm.squares && tile == (int)blockIdx.x) {
-            const float one = root.get(a.to.norm);
-            if (threadIdx.x % 32 == 0) roots[warp] = one;
+            if (2 * lane + (e & 1) < R) share[turn][warp][2 * lane + (e & 1)][w_row + 8 * (e >> 1)] = d[e];
+        if (norms && tile == (int)blockIdx.x) {
+            const float sum = root.sum();
+            if (threadIdx.x % 32 == 0) squares[warp] = sum;
         }
         named_sync(1, CONSUMERS);
-        if (r >= a.to.R || (!there && !a.to.sum.x)) continue;
-        float s[1] = {}, g[1] = {};
+        if (norms && r < R && tile == (int)blockIdx.x) {
+            float sum = squares[r * share_of];
+            for (int w = 1; w < share_of; w++) sum += squares[r * share_of + w];
+            by = few_root::of(a.to.norm, sum);
+        }
+        if (r < R && (t.there || END == ADDED)) {
+            const int n = (int)threadIdx.x % ROWS;
+            float s[1] = {}, g[1] = {};
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            s[0] += share[turn][w][r][n];
-            if (a.to.swiglu) g[0] += share[turn][w][r][n + HALF];
+            for (int w = 0; w < WARPS; w++) {
+                s[0] += share[turn][w][r][n];
+                if (END == GATED) g[0] += share[turn][w][r][n + HALF];
+            }
+            if (norms) s[0] *= by, g[0] *= by;
+            if (END == ADDED) few_squares(a.to.sum, r, tile, t.there ? other.put(a.to.sum, a.to.p[0], r, t.n, s) : 0.0f);
+            if (END == GATED) few_gate(a.to.p[0], s, g);
+            if (END != ADDED) t.put(a.to, s[0]);
         }
-        if (a.to.sum.x) {
-            few_squares(a.to.sum, r, tile, there ? other.put(a.to.sum, p, r, at.n0 + n, s) : 0.0f);
-            continue;
+        tile += (int)gridDim.x, turn ^= 1;
+        if (tile >= a.to.tiles) break;
+        t = stream_tile<END>(a.to, a.K, tile);
+        if (t.x != row) {
+            row = t.x;
+            fetch();
         }
-        if (a.to.norm.squares) s[0] *= roots[r], g[0] *= roots[r];
-        few_result(p, a.to.swiglu, at.n0 + n, s, g);
-        put_sum<any1>({p.y, p.f32}, r * p.ldy + (at.n0 + n) * p.step, s, p.add);
+        if (END == ADDED && t.there) other.load(a.to.sum, r, t.n);
     }
+}
+
+template <bool ONE> void put(const lnt_cuda *d, const stream_args &a, int blocks, size_t bytes)
+{
+    const auto kernel = a.to.swiglu ? few_stream_kernel<GATED, ONE> : a.to.sum.x ? few_stream_kernel<ADDED, ONE> : few_stream_kernel<PLAIN, ONE>;
+    lnt_launch_with(d, kernel, (unsigned)blocks, THREADS, bytes, 1, a);
 }
 
 /* Of one row, where no block would have more than two tiles, as few blocks as have two leave places in which the next kernel begins early: a step of
@@ -190,7 +286,11 @@ void launch(const lnt_cuda *d, stream_args &a)
     a.alone = tiles <= all;
     const bool pairs = a.to.R == 1 && tiles > 2 * all && tiles <= 4 * all;
     const int blocks = pairs ? (tiles + 1) / 2 : tiles < 2 * all ? tiles : 2 * all;
-    lnt_launch_with(d, few_stream_kernel, (unsigned)blocks, THREADS, BYTES, 1, a);
+    const size_t one = RING + SMALL + (size_t)lnt_div_up(a.K, SPAN) * SPAN * 2 + (tiles > blocks ? 2 : 1) * SHARE;
+    if (a.to.R == 1 && a.K <= LONGEST * SPAN && one <= MOST)
+        put<true>(d, a, blocks, one);
+    else
+        put<false>(d, a, blocks, RING + SMALL + 2 * 8 * SHARE);
 }
 
 } // namespace

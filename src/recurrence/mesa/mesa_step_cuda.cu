@@ -199,6 +199,7 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
     const int64_t n = blockIdx.x / a.Hv, H0 = n * a.H_stride + (int64_t)h * K * K, G0 = n * a.G_stride + (int64_t)h * K * V;
     float H[ROWS][COLUMNS], G[ROWS][COLUMNS];
     if (!a.early) await_last();
+    const int64_t begin = a.cu[n], end = a.cu[n + 1];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const int row = at.row(i);
@@ -227,7 +228,7 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
     };
     int turn = 0, left_rows = 0; /* rows of the states that are in memory */
 
-    for (int64_t t = a.cu[n]; t < a.cu[n + 1]; t++) {
+    for (int64_t t = begin; t < end; t++) {
         const int64_t token = t * a.Hv + h, row0 = (t * a.Hq + hq) * K;
         const float gate = a.g[token], beta = a.beta[token], less = expm1f(lnt_gate(gate));
         float r[ROWS], p[ROWS], k[COLUMNS], v[COLUMNS];
@@ -309,7 +310,7 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
         over_rows(start);
         const float size = start[0];
         int taken = 0;
-        const bool last = t + 1 == a.cu[n + 1];
+        const bool last = t + 1 == end;
         while (taken < course.most) {
             if (last && taken < ROWS) { /* at the end all of them would take a microsecond, of which nothing but this has to wait */
 #pragma unroll
