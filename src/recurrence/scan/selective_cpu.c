@@ -99,28 +99,6 @@ static rule rule_of(const lnt_selective_args *a) { return a->op->kind == LNT_LON
 
 static float *cell(const strip *s, int64_t v, int64_t i) { return s->cells + (v * BLOCK + i) * CELL * LNT_VL; }
 
-/* to[m] = the sum over the lanes of vector m, of `count` that follow each other: sixteen at once in a third of the instructions of one by one. */
-static void sum_lanes(float *to, const float *x, int64_t count)
-{
-    int64_t m = 0;
-#if defined(__AVX512F__)
-    for (; m + LNT_VL <= count; m += LNT_VL) {
-        __m512 q[4];
-        for (int i = 0; i < 4; i++) {
-            const float *p = x + (m + 4 * i) * LNT_VL;
-            const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16), c = _mm512_loadu_ps(p + 32), d = _mm512_loadu_ps(p + 48);
-            const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
-            const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
-            q[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
-        }
-        const __m512 r0 = _mm512_add_ps(_mm512_shuffle_f32x4(q[0], q[1], 0x44), _mm512_shuffle_f32x4(q[0], q[1], 0xee));
-        const __m512 r1 = _mm512_add_ps(_mm512_shuffle_f32x4(q[2], q[3], 0x44), _mm512_shuffle_f32x4(q[2], q[3], 0xee));
-        v_store(to + m, (vf)_mm512_add_ps(_mm512_shuffle_f32x4(r0, r1, 0x88), _mm512_shuffle_f32x4(r0, r1, 0xdd)));
-    }
-#endif
-    for (; m < count; m++) to[m] = v_sum(v_load(x + m * LNT_VL));
-}
-
 /* The block's rows of B or C, which follow each other. */
 static const float *token_rows(const strip *s, const void *rows, float *wide)
 {
@@ -147,7 +125,7 @@ static void take_squares(const strip *s)
 #undef SQUARE
         v_store(lanes + i * LNT_VL, sum);
     }
-    sum_lanes(s->norm, lanes, BLOCK);
+    v_sums(s->norm, lanes, BLOCK);
 }
 
 /* What a channel's step and input are in the block's tokens; where it is read what o begins with; on the way back do, and zeros to add to. Longhorn's
@@ -342,7 +320,7 @@ INLINE void some_back(rule r, int count, strip *s, int64_t m, float *sums, bool 
         backward_numbers(r, count, s, v, m);
     }
     float lanes[BLOCK * 2 * TOGETHER];
-    sum_lanes(lanes, s->sums, s->tokens * 2 * count);
+    v_sums(lanes, s->sums, s->tokens * 2 * count);
     for (int64_t i = 0; i < s->tokens; i++)
         for (int g = 0; g < count; g++) {
             float *to = sums + i * 2 * M + m + g;
