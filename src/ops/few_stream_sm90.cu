@@ -14,9 +14,9 @@
  * sum and its norm, in place of a kernel ahead (4%); tiles of 8 rows (6%); one block of 12 stages in place of two of 6 (2%), of 7 stages, which
  * leaves half of the multiprocessor to others (17%); x of 6 stages kept (4%); 72 registers with x among them (10%); five stages (1%) or four (7%);
  * weights that do not leave L2 first (1.3%); let_next at once (5%); x four bytes a lane, as ldmatrix has w (of one row 3%, of eight 28%: it is
- * requests that x waits for); a root ahead of the products (3%); blocks of one product kept one to a multiprocessor (RWKV-7 3%, Mesa 10%). No faster:
- * constants of the launch read ahead of the wait. A flag that a kernel's blocks count up in place of the end that await_last waits for: 0.5 us a
- * kernel (bench/step_chain.cu). */
+ * requests that x waits for); a root ahead of the products (1,600 cycles); blocks of one product kept one to a multiprocessor (RWKV-7 3%, Mesa 10%).
+ * No faster: constants of the launch read ahead of the wait. A flag that a kernel's blocks count up in place of the end that await_last waits for:
+ * 0.5 us a kernel (bench/step_chain.cu). */
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
