@@ -276,6 +276,8 @@ template <bool ONE> void put(const lnt_cuda *d, const stream_args &a, int blocks
 {
     const auto kernel = a.to.swiglu ? few_stream_kernel<GATED, ONE> : a.to.sum.x ? few_stream_kernel<ADDED, ONE> : few_stream_kernel<PLAIN, ONE>;
     lnt_launch_with(d, kernel, (unsigned)blocks, THREADS, bytes, 1, a);
+    /* as of chains (row_chain_cuda.cu): a graph holds products of many sizes */
+    lnt_cuda_note((lnt_cuda *)d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)d->base.block_shared));
 }
 
 /* Of one row, where no block would have more than two tiles, as few blocks as have two leave places in which the next kernel begins early: a step of
