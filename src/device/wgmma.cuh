@@ -62,29 +62,36 @@ __device__ __forceinline__ void mbarrier_init(uint64_t *b, uint32_t count)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
 }
 __device__ __forceinline__ void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ __forceinline__ void mbarrier_arrive(uint64_t *b)
+/* Where a barrier's address is at hand, the _at forms save what shared_address takes, several instructions each time. */
+__device__ __forceinline__ void mbarrier_arrive_at(uint32_t address)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
 }
+__device__ __forceinline__ void mbarrier_arrive(uint64_t *b) { mbarrier_arrive_at(shared_address(b)); }
 /* One arrival, and `bytes` more that copies must bring before the phase completes. */
 __device__ __forceinline__ void mbarrier_expect(uint64_t *b, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ bool mbarrier_try_wait(uint64_t *b, uint32_t parity)
+__device__ __forceinline__ bool mbarrier_try_wait_at(uint32_t address, uint32_t parity)
 {
     uint32_t done;
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(done)
-                 : "r"(shared_address(b)), "r"(parity)
+                 : "r"(address), "r"(parity)
                  : "memory");
     return done != 0;
 }
+__device__ __forceinline__ bool mbarrier_try_wait(uint64_t *b, uint32_t parity) { return mbarrier_try_wait_at(shared_address(b), parity); }
 /* Until the phase of that parity is complete: 0 for the first phase, 1 for the second, ... A fresh barrier counts its phase before the
  * first (parity 1) as complete, so a producer begins with parity 1 on "empty" barriers. */
 __device__ __forceinline__ void mbarrier_wait(uint64_t *b, uint32_t parity)
 {
     while (!mbarrier_try_wait(b, parity)) {}
+}
+__device__ __forceinline__ void mbarrier_wait_at(uint32_t address, uint32_t parity)
+{
+    while (!mbarrier_try_wait_at(address, parity)) {}
 }
 
 /* Barrier `id` (1..15) among `threads` threads; arrive does not wait. */

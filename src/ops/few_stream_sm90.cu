@@ -7,8 +7,8 @@
  * product take the places of the first to end, and fill their stages before the kernels ahead have ended.
  *
  * What a step waits for behind the kernels ahead is latency: of x, and of this kernel's instructions, some five cycles each, one after the other. So
- * all that needs no x is done before; of one row 72 registers a thread leave room beside two blocks for the small kernel that follows (Mamba-2's
- * recurrence: a step 6% shorter).
+ * all that needs no x is done before (Mamba-2's step 6% shorter, DeltaNet's 1 to 4%). Of one row x in shared memory leaves 72 registers a thread, and
+ * so room beside two blocks for the small kernel that follows (Mamba-2's recurrence: 2% of those 6).
  *
  * Slower: rows brought one by one as plain bytes, 1 KB each (63% of the bandwidth: a copy takes the engine some 90 cycles); x made by every block, a
  * sum and its norm, in place of a kernel ahead (4%); tiles of 8 rows (6%); one block of 12 stages in place of two of 6 (2%), of 7 stages, which
@@ -91,19 +91,6 @@ template <stream_end END> __device__ __forceinline__ void bring(const stream_arg
     }
     if (ahead) let_next();
 }
-
-/* As mbarrier_wait and mbarrier_arrive, by addresses, which take several instructions each. */
-__device__ __forceinline__ void wait_at(uint32_t barrier, uint32_t parity)
-{
-    uint32_t done;
-    do {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-    } while (!done);
-}
-__device__ __forceinline__ void arrive_at(uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
 
 /* What a thread has to do with a tile: row threadIdx.x / ROWS of x by row n of w is its result, at `to` of the part's. */
 template <stream_end END> struct stream_tile {
@@ -206,13 +193,13 @@ template <stream_end END, bool ONE> __global__ void __launch_bounds__(THREADS, O
     few_root root;
     few_addend<1> other;
     const auto fetch = [&] { /* beyond K weights are zeros, and x any of its numbers */
-                             if constexpr (ONE)
-                                 bring_x(x_warp, row - 8 * lane, chunks, left);
-                             else
+        if constexpr (ONE)
+            bring_x(x_warp, row - 8 * lane, chunks, left);
+        else
 #pragma unroll
-                                 for (int c = 0; c < KEPT; c++) load_x(x[c], row + (c * SPAN < left ? c * SPAN : 0));
+            for (int c = 0; c < KEPT; c++) load_x(x[c], row + (c * SPAN < left ? c * SPAN : 0));
     };
-    wait_at(bars, 0); /* a loop, behind which the compiler does not move what is computed so far, as it does behind await_last alone */
+    mbarrier_wait_at(bars, 0); /* a loop, behind which the compiler does not move what is computed so far, as it does behind await_last alone */
     await_last();
     fetch();
     if (END == ADDED && t.there) other.load(a.to.sum, r, t.n);
@@ -223,12 +210,12 @@ template <stream_end END, bool ONE> __global__ void __launch_bounds__(THREADS, O
 #pragma unroll
             for (int c = 0; c < KEPT; c++) {
                 if (begin + c >= chunks) break;
-                wait_at(bars + 8 * (uint32_t)stage, (uint32_t)parity);
+                mbarrier_wait_at(bars + 8 * (uint32_t)stage, (uint32_t)parity);
                 if constexpr (ONE)
                     for (int h = 0; h < 2; h++) x[0][h] = read_shared(x_lane + (uint32_t)((begin + c) * 128 + 64 * h));
                 multiply(d, first + (uint32_t)stage * STAGE, x[ONE ? 0 : c]);
                 __syncwarp();
-                if (threadIdx.x % 32 == 0) arrive_at(bars + 8 * (uint32_t)(STAGES + stage));
+                if (threadIdx.x % 32 == 0) mbarrier_arrive_at(bars + 8 * (uint32_t)(STAGES + stage));
                 if (++stage == STAGES) stage = 0, parity ^= 1;
                 if (!ONE && chunks > KEPT) {
                     const int next = (begin + c + KEPT < chunks ? begin + c + KEPT : c) * SPAN;
