@@ -188,8 +188,8 @@ static void prompts_agree(void **state)
 
 /* ---- known chains ------------------------------------------------------------------------------------------------------------------------ */
 
-/* Chains of a step of three layers that the compiler does not know (ops/row_chain.cuh), and why they may go by their tables, or beside a recurrence
- * that they could have among their functions. Known are those of layers whose steps are held to a share of copying their bytes. */
+/* Chains of a step of three layers that the compiler does not know (ops/row_chain_known.cuh), and why they may go by their tables, or beside a
+ * recurrence that they could have among their functions. Known are those of layers whose steps are held to a share of copying their bytes. */
 #define UNHELD "no share of copying its bytes is asked of its steps"
 static const struct {
     const char *mixer;
@@ -278,7 +278,7 @@ static void chains_are_known(void **state)
             wrong++;
         }
     }
-    if (wrong) fail_msg("other chains than by_table says are not known to the compiler (ops/row_chain.cuh)");
+    if (wrong) fail_msg("other chains than by_table says are not known to the compiler (ops/row_chain_known.cuh)");
 }
 
 /* What a layer more adds to a step. */

@@ -85,11 +85,12 @@ __device__ __forceinline__ uint4 read_parameter(const uint4 *p)
     return v;
 }
 
-/* Blocks of a cluster: what was written to shared memory before a thread's cluster_arrive is visible behind the cluster_wait of all. */
+/* Blocks of a cluster (Hopper). All threads of all its blocks: behind cluster_wait every block has come to its cluster_arrive, with the barriers that
+ * it has made. Nothing else is released by it: that is a fence of the whole GPU, which waits for all that the block has under way. */
 __device__ __forceinline__ void cluster_arrive()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void cluster_wait()
@@ -98,11 +99,40 @@ __device__ __forceinline__ void cluster_wait()
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
-/* x to `address` of shared memory (as this block would name its own) in block `rank`. */
-__device__ __forceinline__ void cluster_write(uint32_t address, int rank, float x)
+/* What blocks send each other comes with a barrier (8 bytes, aligned) in the receiving block's shared memory: made by one thread, ahead of
+ * cluster_arrive; for every phase one thread says how many bytes are to come; cluster_await for phase 0, 1, 0, ... of its parity. */
+__device__ __forceinline__ void cluster_barrier(uint32_t barrier)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("{ .reg .b32 a; mapa.shared::cluster.u32 a, %0, %1; st.shared::cluster.f32 [a], %2; }" ::"r"(address), "r"(rank), "f"(x) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" ::"r"(barrier) : "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_expect(uint32_t barrier, uint32_t bytes)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+#endif
+}
+/* x to `address` in block `rank`: addresses as this block would name its own. */
+__device__ __forceinline__ void cluster_send(uint32_t address, uint32_t barrier, int rank, float x)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("{ .reg .b32 a, b; mapa.shared::cluster.u32 a, %0, %2; mapa.shared::cluster.u32 b, %1, %2; "
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [a], %3, [b]; }" ::"r"(address),
+                 "r"(barrier), "r"(rank), "f"(x)
+                 : "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_await(uint32_t barrier, uint32_t parity)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    uint32_t done;
+    do {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
+    } while (!done);
 #endif
 }
 

@@ -358,7 +358,7 @@ static bool table_of(const chain_group *g, const lnt_call *calls, int count, lnt
     return count > 0 && count <= LNT_CHAIN_NODES && find_places(nodes, count, NULL, &c) && make_table(&c, g, calls, t);
 }
 
-/* For LINNET_VERBOSE=dispatch: a chain that takes longer than one the compiler knows (row_chain.cuh), and why. */
+/* For LINNET_VERBOSE=dispatch: a chain that takes longer than one the compiler knows (row_chain_known.cuh), and why. */
 static void tell(const lnt_call *calls, int count, const char *why)
 {
     char names[1024] = "";

@@ -1,4 +1,4 @@
-/* Functions of chains, and the chains that layers have, for the kernels that go through them (row_chain_cuda.cu, where the rest is said). */
+/* Functions of chains, for the kernels that go through them (row_chain_cuda.cu, where the rest is said). */
 #ifndef LNT_OPS_ROW_CHAIN_CUH
 #define LNT_OPS_ROW_CHAIN_CUH
 
@@ -6,8 +6,6 @@
 #include "ops/row_chain_decay.cuh"
 #include "ops/row_chain_rule.cuh"
 #include "ops/rows.cuh"
-
-#include <utility>
 
 extern "C" {
 #include "ops/row_chain_table.h"
@@ -19,15 +17,19 @@ constexpr int U = LNT_CHAIN_UNIT;
 constexpr int ALL_WARPS = LNT_CHAIN_CLUSTER * LNT_CHAIN_MOST_THREADS / 32; /* of a row that takes sums over warps */
 
 /* What a block has besides operands and results. */
+struct chain_sums {
+    float part[2][2][ALL_WARPS]; /* by turns; of a variance means, too */
+    uint64_t there[2];           /* of a cluster: its blocks' parts */
+};
 struct chain_share {
-    float part[2][2][ALL_WARPS]; /* of sums, by turns; of a variance means, too */
+    chain_sums sums;
     lnt_chain_op op[LNT_CHAIN_NODES];
     lnt_chain_load load[LNT_CHAIN_LOADS];
 };
 
 /* Where a thread is. */
 struct chain_place {
-    chain_share *share; /* of a known chain, `part` alone */
+    chain_share *share; /* of a known chain, `sums` alone */
     char *planes;
     int row, col;
     int64_t seq;
@@ -35,7 +37,14 @@ struct chain_place {
     int some;  /* threads of the block that go through the functions; 0: all */
 };
 
-__device__ __forceinline__ bool has(const chain_place &p, int first, int end) { return p.col >= first && p.col < end; }
+/* What is known of a chain's columns where it is compiled, HEAD: 0, nothing; else all functions have all of them, and all threads have some: a head
+ * is a block's, HEAD columns, or, WHOLE, the row. */
+constexpr int WHOLE = -1;
+
+template <int HEAD = 0> __device__ __forceinline__ bool has(const chain_place &p, int first, int end)
+{
+    return HEAD || (p.col >= first && p.col < end);
+}
 
 /* i / n by n's inverse (row_chain_table.h). */
 __device__ __forceinline__ int quotient(int i, uint32_t inverse) { return (int)((uint64_t)(uint32_t)i * inverse >> 32); }
@@ -158,14 +167,14 @@ __device__ __forceinline__ void store(char *to, const float (&x)[U], bool f32)
 __device__ __forceinline__ float as_half(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
 
 /* A result, rounded as it is stored where others read it. */
-__device__ __forceinline__ void put(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U])
+template <int HEAD = 0> __device__ __forceinline__ void put(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U])
 {
     if (!h.f32) {
 #pragma unroll
         for (int u = 0; u < U; u++) x[u] = as_half(x[u]);
     }
     const int c = p.col - h.first;
-    if (!h.out || !has(p, h.first, h.end)) return;
+    if (!h.out || !has<HEAD>(p, h.first, h.end)) return;
     char *to = h.out + p.row * h.out_row;
     if (h.stretch == 1) return store(to + (int64_t)c * (h.f32 ? 4 : 2), x, h.f32);
     const int one = quotient(c, o.by_stretch);
@@ -177,17 +186,19 @@ __device__ __forceinline__ void put(const lnt_chain_head &h, const lnt_chain_op 
 }
 
 /* What warps have of their columns to all of a block or a cluster: N numbers of each, warp (p.col - origin) / LNT_CHAIN_WARP, `origin` the first
- * one's column; behind it those of all are there. */
+ * one's column; behind it those of all are there. `turn` counts. */
 template <bool CLUSTER, int N>
-__device__ __forceinline__ void share_parts(float (&part)[2][ALL_WARPS], const chain_place &p, int origin, const float (&x)[N])
+__device__ __forceinline__ const float (&share_parts(const chain_place &p, int origin, const float (&x)[N], int &turn))[2][ALL_WARPS]
 {
     const int lane = (int)threadIdx.x % 32, warp = (p.col - origin) / LNT_CHAIN_WARP;
+    float(&part)[2][ALL_WARPS] = p.share->sums.part[turn & 1];
     if (CLUSTER) {
+        const uint32_t there = shared_address(&p.share->sums.there[turn & 1]);
+        if (threadIdx.x == 0) cluster_expect(there, N * (uint32_t)sizeof(float) * gridDim.x * (blockDim.x / 32));
 #pragma unroll
         for (int n = 0; n < N; n++)
-            if (lane < (int)gridDim.x) cluster_write(shared_address(&part[n][warp]), lane, x[n]);
-        cluster_arrive();
-        cluster_wait();
+            if (lane < (int)gridDim.x) cluster_send(shared_address(&part[n][warp]), there, lane, x[n]);
+        cluster_await(there, (uint32_t)(turn >> 1) & 1);
     } else {
 #pragma unroll
         for (int n = 0; n < N; n++)
@@ -197,94 +208,113 @@ __device__ __forceinline__ void share_parts(float (&part)[2][ALL_WARPS], const c
         else
             __syncthreads();
     }
+    turn++;
+    return part;
+}
+/* Ahead of them, in a cluster; behind it and a cluster_wait others may send. */
+__device__ __forceinline__ void open_cluster(const chain_place &p)
+{
+    if (threadIdx.x == 0) cluster_barrier(shared_address(&p.share->sums.there[0])), cluster_barrier(shared_address(&p.share->sums.there[1]));
+    __syncwarp();
+    cluster_arrive();
 }
 
 /* Warps first .. end - 1 of those parts are of a thread's head, whose columns are begin .. last - 1. */
-struct head_warps {
+template <bool CLUSTER, int HEAD> struct head_warps {
     int origin, begin, last, first, end;
-    template <bool CLUSTER> static __device__ __forceinline__ head_warps of(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p)
+    __device__ __forceinline__ head_warps(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p)
     {
-        head_warps w;
-        w.origin = CLUSTER ? 0 : p.first;
-        w.begin = h.first + quotient(max(p.col - h.first, 0), o.by_columns) * o.columns, w.last = min(w.begin + o.columns, h.end);
-        w.first = (w.begin - w.origin) / LNT_CHAIN_WARP, w.end = (w.last - w.origin + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP;
-        return w;
+        origin = CLUSTER ? 0 : p.first;
+        if (HEAD) {
+            begin = first = 0, end = HEAD > 0 ? HEAD / LNT_CHAIN_WARP : (int)(gridDim.x * blockDim.x) / 32, last = end * LNT_CHAIN_WARP;
+            return;
+        }
+        begin = h.first + quotient(max(p.col - h.first, 0), o.by_columns) * o.columns, last = min(begin + o.columns, h.end);
+        first = (begin - origin) / LNT_CHAIN_WARP, end = (last - origin + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP;
     }
     /* Columns of the head that warp i has. */
     __device__ __forceinline__ float columns(int i) const
     {
         const int c = origin + i * LNT_CHAIN_WARP;
-        return (float)(min(last, c + LNT_CHAIN_WARP) - max(begin, c));
+        return HEAD ? (float)LNT_CHAIN_WARP : (float)(min(last, c + LNT_CHAIN_WARP) - max(begin, c));
+    }
+    /* The sum of what f says of all warps: f(i). */
+    template <class F> __device__ __forceinline__ float sum(const F &f) const
+    {
+        float s = 0.0f;
+        if constexpr (HEAD > 0) {
+#pragma unroll
+            for (int i = 0; i < HEAD / LNT_CHAIN_WARP; i++) s += f(i);
+            return s;
+        } else {
+#pragma unroll 1
+            for (int i = first + (int)threadIdx.x % 32; i < end; i += 32) s += f(i);
+            return warp_sum(s);
+        }
     }
 };
 
 /* The sum over a head of what its threads have; `turn` counts those over warps. */
-template <bool CLUSTER>
+template <bool CLUSTER, int HEAD>
 __device__ __forceinline__ float head_sum(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float s, int &turn)
 {
-    if (!has(p, h.first, h.end)) s = 0.0f;
-    if (h.count) {
+    if (!has<HEAD>(p, h.first, h.end)) s = 0.0f;
+    if (HEAD == LNT_CHAIN_WARP) return warp_sum(s);
+    if (!HEAD && h.count) {
 #pragma unroll 1
         for (int w = h.count / 2; w; w >>= 1) s += __shfl_xor_sync(0xffffffffu, s, w);
         return s;
     }
-    float(&part)[2][ALL_WARPS] = p.share->part[turn++ & 1];
-    const head_warps w = head_warps::of<CLUSTER>(h, o, p);
+    const head_warps<CLUSTER, HEAD> w(h, o, p);
     const float mine[1] = {warp_sum(s)};
-    share_parts<CLUSTER>(part, p, w.origin, mine);
-    s = 0.0f;
-    for (int i = w.first + (int)threadIdx.x % 32; i < w.end; i += 32) s += part[0][i];
-    return warp_sum(s);
+    const auto &part = share_parts<CLUSTER>(p, w.origin, mine, turn);
+    return w.sum([&](int i) { return part[0][i]; });
 }
 
-/* x less the mean of its head; the sum of its squares then. Over warps by their means and the sums of squares about them, which go to the others at
- * once: of a cluster, whose barrier is most of what a norm takes, one in place of two. */
-template <bool CLUSTER>
-__device__ __forceinline__ float centre(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], int &turn)
+/* x less the mean of its head, of `by` columns' inverse; the sum of its squares then. Over warps by their means and the sums of squares about them,
+ * which go to the others at once: of a cluster, whose barrier is most of what a norm takes, one in place of two. */
+template <bool CLUSTER, int HEAD>
+__device__ __forceinline__ float centre(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], float by, int &turn)
 {
-    float mean, squares = 0.0f, s = 0.0f;
-    if (h.count) {
-        mean = head_sum<CLUSTER>(h, o, p, x[0] + x[1], turn) / (float)o.columns;
+    float mean, squares = 0.0f;
+    if (HEAD == LNT_CHAIN_WARP || (!HEAD && h.count)) {
+        mean = head_sum<CLUSTER, HEAD>(h, o, p, x[0] + x[1], turn) * by;
 #pragma unroll
         for (int u = 0; u < U; u++) x[u] -= mean, squares += x[u] * x[u];
-        return head_sum<CLUSTER>(h, o, p, squares, turn);
+        return head_sum<CLUSTER, HEAD>(h, o, p, squares, turn);
     }
-    const bool there = has(p, h.first, h.end);
-    const int lane = (int)threadIdx.x % 32;
-    const head_warps w = head_warps::of<CLUSTER>(h, o, p);
-    float(&part)[2][ALL_WARPS] = p.share->part[turn++ & 1];
+    const bool there = has<HEAD>(p, h.first, h.end);
+    const head_warps<CLUSTER, HEAD> w(h, o, p);
     float mine[2] = {warp_sum(there ? x[0] + x[1] : 0.0f) / fmaxf(w.columns((p.col - w.origin) / LNT_CHAIN_WARP), 1.0f), 0.0f};
 #pragma unroll
     for (int u = 0; u < U; u++) squares += (x[u] - mine[0]) * (x[u] - mine[0]);
     mine[1] = warp_sum(there ? squares : 0.0f);
-    share_parts<CLUSTER>(part, p, w.origin, mine);
-    for (int i = w.first + lane; i < w.end; i += 32) s += w.columns(i) * part[0][i];
-    mean = warp_sum(s) / (float)o.columns;
-    s = 0.0f;
-    for (int i = w.first + lane; i < w.end; i += 32) s += part[1][i] + w.columns(i) * (part[0][i] - mean) * (part[0][i] - mean);
+    const auto &part = share_parts<CLUSTER>(p, w.origin, mine, turn);
+    mean = w.sum([&](int i) { return w.columns(i) * part[0][i]; }) * by;
 #pragma unroll
     for (int u = 0; u < U; u++) x[u] -= mean;
-    return warp_sum(s);
+    return w.sum([&](int i) { return part[1][i] + w.columns(i) * (part[0][i] - mean) * (part[0][i] - mean); });
 }
 
 /* y: weights, z: a gate or what is added, where there are any. */
-template <bool CLUSTER, bool KNOWN>
+template <bool CLUSTER, bool KNOWN, int HEAD>
 __device__ __forceinline__ void norm(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U],
                                      float (&z)[U], int &turn)
 {
     const bool layer = h.kind == LNT_ROW_LAYER, squares = h.kind == LNT_ROW_RMS || h.kind == LNT_ROW_L2;
-    float s = 0.0f, r = 1.0f, by = 1.0f / (float)o.columns;
+    const float by = 1.0f / (HEAD > 0 ? (float)HEAD : (float)o.columns);
+    float s = 0.0f, r = 1.0f;
     if (layer)
-        s = centre<CLUSTER>(h, o, p, x, turn);
+        s = centre<CLUSTER, HEAD>(h, o, p, x, by, turn);
     else {
 #pragma unroll
         for (int u = 0; u < U; u++) s += squares ? x[u] * x[u] : x[u];
-        s = head_sum<CLUSTER>(h, o, p, s, turn);
+        s = head_sum<CLUSTER, HEAD>(h, o, p, s, turn);
     }
     if (h.kind == LNT_ROW_SUM)
         r = 1.0f / (s + o.number[0]);
     else
-        r = 1.0f / sqrtf((layer ? s / (float)o.columns : h.kind == LNT_ROW_RMS ? s * by : s) + o.number[0]);
+        r = 1.0f / sqrtf((layer || h.kind == LNT_ROW_RMS ? s * by : s) + o.number[0]);
     const bool weights = form_of(h.operand[1]);
     if (form_of(h.operand[2]) && !layer) acts<KNOWN>(z, h.act);
 #pragma unroll
@@ -296,10 +326,11 @@ __device__ __forceinline__ void norm(const lnt_chain_head &h, const lnt_chain_op
 }
 
 /* The three rows of the state, before and x; they move up. */
+template <int HEAD = 0>
 __device__ __forceinline__ void shift(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, const float (&second)[U],
                                       const float (&third)[U], const float (&x)[U])
 {
-    if (!has(p, h.first, h.end)) return;
+    if (!has<HEAD>(p, h.first, h.end)) return;
     char *state = (char *)(o.state + p.seq * o.state_stride + (p.col - h.first));
     store(state, second, true);
     store(state + 4 * (int64_t)o.state_cols, third, true);
@@ -361,7 +392,7 @@ __device__ __forceinline__ void lerps(const lnt_chain_head &h, const lnt_chain_o
 #define EACH(expression) _Pragma("unroll") for (int u = 0; u < U; u++) x[u] = (expression)
 
 /* x becomes the function's result; all but CONV and several of LERP. */
-template <bool CLUSTER, bool KNOWN>
+template <bool CLUSTER, bool KNOWN, int HEAD = 0>
 __device__ __forceinline__ void apply(const lnt_chain_head &h, const lnt_chain_op &o, const chain_place &p, float (&x)[U], const float (&y)[U],
                                       float (&z)[U], int &turn)
 {
@@ -373,18 +404,18 @@ __device__ __forceinline__ void apply(const lnt_chain_head &h, const lnt_chain_o
     } else if (is<KNOWN>(h.kind, LNT_ROW_LERP)) {
         EACH(x[u] + (y[u] - x[u]) * z[u]);
     } else if (h.kind >= LNT_ROW_RMS && h.kind <= LNT_ROW_LAYER) {
-        norm<CLUSTER, KNOWN>(h, o, p, x, y, z, turn);
+        norm<CLUSTER, KNOWN, HEAD>(h, o, p, x, y, z, turn);
     } else if (is<KNOWN>(h.kind, LNT_ROW_GLU)) {
         acts<KNOWN>(x, h.act);
         EACH(x[u] * y[u]);
     } else if (is<KNOWN>(h.kind, LNT_ROW_BEFORE)) {
-        if (has(p, h.first, h.end)) store((char *)(o.state + p.seq * o.state_stride + (p.col - h.first)), x, true);
+        if (has<HEAD>(p, h.first, h.end)) store((char *)(o.state + p.seq * o.state_stride + (p.col - h.first)), x, true);
         EACH(y[u]);
     } else if (is<KNOWN>(h.kind, LNT_ROW_DOT)) {
         float s = 0.0f;
 #pragma unroll
         for (int u = 0; u < U; u++) s += x[u] * y[u];
-        s = head_sum<CLUSTER>(h, o, p, s, turn);
+        s = head_sum<CLUSTER, HEAD>(h, o, p, s, turn);
         EACH(s);
     } else if (is<KNOWN>(h.kind, LNT_ROW_DECAY)) {
         decay<KNOWN>(o, x, y, z);
@@ -409,278 +440,6 @@ template <bool CLUSTER> __device__ __forceinline__ void run(const lnt_chain_head
     put(h, o, p, x);
     *(float2 *)(p.planes + h.at + (int)threadIdx.x * 8) = make_float2(x[0], x[1]);
 }
-
-/* ---- known chains --------------------------------------------------------------------------------------------------------------------- */
-
-/* Going by a table, a function takes some 300 ns, most of it not its own. Chains of which layers have many are known to the compiler, which makes
- * straight code of each, operands and results in registers. */
-struct known_operand {
-    int8_t form;  /* lnt_chain_form, or TAPS: two floats of four neighbours each */
-    int8_t maker; /* the function that makes it; -1: a load */
-    bool early;
-};
-enum { TAPS = 4, KNOWN_OPS = 14 };
-constexpr known_operand HALVES = {LNT_CHAIN_HALVES, -1, false}, LATER = {LNT_CHAIN_FLOATS, -1, false}, ONE = {LNT_CHAIN_ONE, -1, false};
-constexpr known_operand FLOATS = {LNT_CHAIN_FLOATS, -1, true}, FOUR = {TAPS, -1, true}, ONCE = {LNT_CHAIN_ONE, -1, true};
-constexpr known_operand made(int8_t maker) { return {LNT_CHAIN_FLOATS, maker, false}; }
-
-/* Of a result: others read it; one for a head; float32; float32 where the function that reads it is its pair (program.h), as heads' sizes have it. */
-enum { KEPT = 0, OUT = 1, SINGLE = 2, F32 = 4, PAIRED = 8 };
-struct known_op {
-    int8_t kind, act, count, result; /* count: of LERP */
-    known_operand operand[LNT_ROW_OPERANDS];
-};
-struct known_chain {
-    int ops;
-    known_op op[KNOWN_OPS];
-};
-
-/* bf16: RWKV-7's norm with its lerps, and with one, what is ahead of its recurrence and behind it, that with it, and that of the first layer;
- * Mamba-2's; KDA's and Mesa's ahead, and KDA's with what is behind; Mamba-2's about its recurrence, with one group. */
-constexpr known_chain KNOWN[] = {
-    {4, {{LNT_ROW_ADD, 0, 0, OUT, {HALVES, HALVES}},
-         {LNT_ROW_LAYER, 0, 0, KEPT, {made(0), FLOATS, FLOATS}},
-         {LNT_ROW_BEFORE, 0, 0, KEPT, {made(1), FLOATS}},
-         {LNT_ROW_LERP, 0, 6, OUT, {made(1), made(2), FLOATS, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS}}}},
-    {4, {{LNT_ROW_ADD, 0, 0, OUT, {HALVES, HALVES}},
-         {LNT_ROW_LAYER, 0, 0, KEPT, {made(0), FLOATS, FLOATS}},
-         {LNT_ROW_BEFORE, 0, 0, KEPT, {made(1), FLOATS}},
-         {LNT_ROW_LERP, 0, 1, OUT, {made(1), made(2), FLOATS}}}},
-    {10, {{LNT_ROW_LERP, 0, 1, OUT, {HALVES, HALVES, HALVES}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
-          {LNT_ROW_L2, 0, 0, KEPT, {made(1)}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, HALVES}},
-          {LNT_ROW_LERP, 0, 1, OUT, {HALVES, made(3), FLOATS}},
-          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(2)}},
-          {LNT_ROW_MUL, 0, 0, OUT, {made(2), HALVES}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
-          {LNT_ROW_DOT, 0, 0, SINGLE | F32, {made(7), made(4)}},
-          {LNT_ROW_MUL, 0, 0, OUT, {made(0), made(8)}}}},
-    {3, {{LNT_ROW_LAYER, 0, 0, KEPT, {HALVES, FLOATS, FLOATS}},
-         {LNT_ROW_ADD, 0, 0, KEPT, {made(0), HALVES}},
-         {LNT_ROW_MUL, 0, 0, OUT, {made(1), HALVES}}}},
-    {14, {{LNT_ROW_LERP, 0, 1, KEPT, {HALVES, HALVES, HALVES}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
-          {LNT_ROW_L2, 0, 0, KEPT, {made(1)}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, HALVES}},
-          {LNT_ROW_LERP, 0, 1, KEPT, {HALVES, made(3), FLOATS}},
-          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, KEPT, {made(2)}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {made(2), HALVES}},
-          {LNT_ROW_UNTIED, 0, 0, KEPT, {HALVES, made(4), made(0), made(5), made(6), LATER}},
-          {LNT_ROW_LAYER, 0, 0, KEPT, {made(7), FLOATS, FLOATS}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
-          {LNT_ROW_DOT, 0, 0, SINGLE | F32, {made(9), made(4)}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {made(0), made(10)}},
-          {LNT_ROW_ADD, 0, 0, KEPT, {made(8), made(11)}},
-          {LNT_ROW_MUL, 0, 0, OUT, {made(12), HALVES}}}},
-    {13, {{LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
-          {LNT_ROW_L2, 0, 0, KEPT, {made(0)}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, HALVES}},
-          {LNT_ROW_LERP, 0, 1, KEPT, {HALVES, made(2), FLOATS}},
-          {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, KEPT, {made(1)}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {made(1), HALVES}},
-          {LNT_ROW_UNTIED, 0, 0, KEPT, {HALVES, made(3), HALVES, made(4), made(5), LATER}},
-          {LNT_ROW_LAYER, 0, 0, KEPT, {made(6), FLOATS, FLOATS}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, FLOATS}},
-          {LNT_ROW_DOT, 0, 0, SINGLE | F32, {made(8), made(3)}},
-          {LNT_ROW_MUL, 0, 0, KEPT, {HALVES, made(9)}},
-          {LNT_ROW_ADD, 0, 0, KEPT, {made(7), made(10)}},
-          {LNT_ROW_MUL, 0, 0, OUT, {made(11), HALVES}}}},
-    {9, {{LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR, FLOATS}},
-         {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, SINGLE | F32, {ONE}},
-         {LNT_ROW_ADD, 0, 0, SINGLE | F32, {made(1), ONCE}},
-         {LNT_ROW_ACTIVATION, LNT_SOFTPLUS, 0, SINGLE | F32, {made(2)}},
-         {LNT_ROW_MUL, 0, 0, OUT, {made(0), made(3)}},
-         {LNT_ROW_MUL, 0, 0, OUT | SINGLE | F32, {made(3), ONE}},
-         {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(0)}},
-         {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(0)}},
-         {LNT_ROW_MUL, 0, 0, OUT, {made(0), LATER}}}},
-    {3, {{LNT_ROW_ADD, 0, 0, KEPT, {HALVES, HALVES}},
-         {LNT_ROW_GLU, LNT_SILU, 0, KEPT, {HALVES, made(0)}},
-         {LNT_ROW_RMS, 0, 0, OUT, {made(1), FLOATS}}}},
-    {6, {{LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_L2, 0, 0, OUT, {made(0)}},
-         {LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_L2, 0, 0, OUT, {made(2)}},
-         {LNT_ROW_CONV, LNT_SILU, 0, OUT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_DECAY, 0, 0, OUT | F32, {HALVES, ONCE, FLOATS}}}},
-    {4, {{LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_L2, 0, 0, OUT, {made(0)}},
-         {LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_L2, 0, 0, OUT, {made(2)}}}},
-    {8, {{LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_L2, 0, 0, KEPT, {made(0)}},
-         {LNT_ROW_CONV, LNT_SILU, 0, PAIRED, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_L2, 0, 0, KEPT, {made(2)}},
-         {LNT_ROW_CONV, LNT_SILU, 0, KEPT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR}},
-         {LNT_ROW_DECAY, 0, 0, KEPT | F32, {HALVES, ONCE, FLOATS}},
-         {LNT_ROW_TIED, 0, 0, KEPT, {made(1), made(3), made(4), made(5), ONE}},
-         {LNT_ROW_RMS, LNT_SIGMOID, 0, OUT, {made(6), FLOATS, HALVES}}}},
-    {8, {{LNT_ROW_CONV, LNT_SILU, 0, OUT, {HALVES, FLOATS, FLOATS, FLOATS, FOUR, FLOATS}},
-         {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, SINGLE | F32, {ONE}},
-         {LNT_ROW_ADD, 0, 0, SINGLE | F32, {made(1), ONCE}},
-         {LNT_ROW_ACTIVATION, LNT_SOFTPLUS, 0, SINGLE | F32, {made(2)}},
-         {LNT_ROW_MUL, 0, 0, OUT, {made(0), made(3)}},
-         {LNT_ROW_MUL, 0, 0, OUT | SINGLE | F32, {made(3), ONE}},
-         {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(0)}},
-         {LNT_ROW_ACTIVATION, LNT_IDENTITY, 0, OUT, {made(0)}}}},
-    {4, {{LNT_ROW_MUL, 0, 0, KEPT, {HALVES, LATER}},
-         {LNT_ROW_ADD, 0, 0, KEPT, {made(0), HALVES}},
-         {LNT_ROW_GLU, LNT_SILU, 0, KEPT, {HALVES, made(1)}},
-         {LNT_ROW_RMS, 0, 0, OUT, {made(2), FLOATS}}}},
-};
-/* Those of row_chain_maps.cuh, RWKV-7's, that of its first layer and KDA's, and of row_chain_decay.cuh. */
-constexpr int CHAINS = sizeof KNOWN / sizeof KNOWN[0], UNTIED_MAPS = 4, UNTIED_FIRST = 5, TIED_MAPS = CHAINS - 3, DECAY_AHEAD = CHAINS - 2,
-              DECAY_BEHIND = CHAINS - 1;
-
-__host__ __device__ constexpr bool is_load(const known_operand &x) { return x.form != LNT_CHAIN_ABSENT && x.maker < 0; }
-__host__ __device__ constexpr bool sums(int kind) { return kind >= LNT_ROW_DOT && kind <= LNT_ROW_LAYER; }
-
-/* volatile: all loads are put before the first is waited for, where the compiler would have them stand beside their uses. */
-__device__ __forceinline__ uint32_t load_word(const char *p)
-{
-    uint32_t v;
-    asm volatile("ld.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
-__device__ __forceinline__ uint2 load_two(const char *p)
-{
-    uint2 v;
-    asm volatile("ld.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
-    return v;
-}
-__device__ __forceinline__ float4 load_four(const char *p)
-{
-    float4 v;
-    asm volatile("ld.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
-    return v;
-}
-
-/* What a load brings a thread; those whose columns are others have something that exists. */
-struct known_words {
-    uint2 v;
-    float4 taps[U];
-    __device__ __forceinline__ void fetch(const lnt_chain_load &l, int form, const chain_place &p)
-    {
-        const bool one = form == LNT_CHAIN_ONE;
-        const int c = has(p, l.first, l.end) ? p.col - l.first : 0, turns = quotient(c, l.inverse);
-        const char *from = l.data + (l.by_sequence ? p.seq : (int64_t)p.row) * l.row + (int64_t)(one ? turns : c - turns * l.period) * l.size;
-        if (form == TAPS)
-            taps[0] = load_four(from), taps[1] = load_four(from + 16);
-        else if (form == LNT_CHAIN_FLOATS)
-            v = load_two(from);
-        else if (form == LNT_CHAIN_HALVES)
-            v.x = load_word(from);
-        else { /* a float, or a half of the word that has it */
-            const uint32_t half = (uint32_t)((uintptr_t)from & 2), w = load_word(from - half);
-            v.x = l.size == 4 ? w : half ? w & 0xffff0000u : w << 16;
-        }
-    }
-};
-
-/* The rule among a chain's functions, -1: none; and whether function i takes what the rule has read. */
-__host__ __device__ constexpr int rule_of(const known_chain &k)
-{
-    for (int i = 0; i < k.ops; i++)
-        if (k.op[i].kind == LNT_ROW_UNTIED || k.op[i].kind == LNT_ROW_TIED) return i;
-    return -1;
-}
-__host__ __device__ constexpr bool is_behind(const known_chain &k, int i)
-{
-    const int rule = rule_of(k);
-    for (int j = 0; j < LNT_ROW_OPERANDS && i > rule; j++) {
-        const known_operand x = k.op[i].operand[j];
-        if (x.form != LNT_CHAIN_ABSENT && x.maker >= rule && (x.maker == rule || is_behind(k, x.maker))) return true;
-    }
-    return false;
-}
-
-/* Which load operand j of function i is, in the order of functions and operands. */
-__host__ __device__ constexpr int load_of(const known_chain &k, int i, int j)
-{
-    int n = 0;
-    for (int m = 0; m <= i; m++)
-        for (int l = 0; l < (m < i ? (int)LNT_ROW_OPERANDS : j); l++) n += is_load(k.op[m].operand[l]);
-    return n;
-}
-
-/* f(0), f(1) .. f(N - 1), each by a constant. */
-template <class F, int... I> __device__ __forceinline__ void by_constants(const F &f, std::integer_sequence<int, I...>)
-{
-    (f(std::integral_constant<int, I>()), ...);
-}
-template <int N, class F> __device__ __forceinline__ void each(const F &f) { by_constants(f, std::make_integer_sequence<int, N>()); }
-
-/* What a thread of a known chain has in registers. */
-template <int WHICH> struct known_row {
-    static constexpr known_chain K = KNOWN[WHICH];
-    known_words words[load_of(K, K.ops - 1, LNT_ROW_OPERANDS)];
-    float made[K.ops][U];
-
-    template <bool LATE> __device__ __forceinline__ void fetch(const lnt_chain &a, const chain_place &p)
-    {
-        each<K.ops>([&](auto i) {
-            each<LNT_ROW_OPERANDS>([&](auto j) {
-                constexpr known_operand x = K.op[i.value].operand[j.value];
-                constexpr int load = load_of(K, i.value, j.value);
-                if constexpr (is_load(x) && x.early != LATE) words[load].fetch(a.load[load], x.form, p);
-            });
-        });
-    }
-    template <int I, int J> __device__ __forceinline__ void value(float (&x)[U]) const
-    {
-        constexpr known_operand o = K.op[I].operand[J];
-        if constexpr (is_load(o))
-            widen(x, words[load_of(K, I, J)].v, (lnt_chain_operand)o.form);
-        else if constexpr (o.form != LNT_CHAIN_ABSENT)
-            x[0] = made[o.maker][0], x[1] = made[o.maker][1];
-    }
-    template <int I, bool CLUSTER> __device__ __forceinline__ void run(const lnt_chain &a, const chain_place &p, int &turn)
-    {
-        constexpr known_op f = K.op[I];
-        const lnt_chain_op &o = a.op[I];
-        const int warp = p.col - (int)threadIdx.x % 32 * U; /* its first column */
-        lnt_chain_head h = {};
-        h.kind = f.kind, h.act = f.act, h.count = sums(f.kind) ? o.head.count : f.count;
-        h.f32 = f.result & PAIRED ? o.head.f32 : (f.result & F32) != 0;
-        h.first = o.head.first, h.end = o.head.end, h.stretch = f.result & SINGLE ? o.head.stretch : 1;
-        h.out = f.result & OUT ? o.head.out : NULL, h.out_row = o.head.out_row;
-        h.operand[1] = (lnt_chain_operand)f.operand[1].form, h.operand[2] = (lnt_chain_operand)f.operand[2].form;
-        made[I][0] = made[I][1] = 0.0f;
-        if (!(sums(f.kind) && !h.count) && !(warp < h.end && warp + LNT_CHAIN_WARP > h.first)) return;
-        float x[U], y[U] = {}, z[U] = {};
-        value<I, 0>(x), value<I, 1>(y), value<I, 2>(z);
-        if constexpr (f.kind == LNT_ROW_LERP && f.count > 1) { /* of which nobody here reads any */
-            if (!has(p, h.first, h.end)) return;
-            each<f.count>([&](auto m) {
-                value<I, 2 + m.value>(z);
-#pragma unroll
-                for (int u = 0; u < U; u++) z[u] = x[u] + (y[u] - x[u]) * z[u];
-                const int64_t c = (int64_t)m.value * (h.end - h.first) + p.col - h.first;
-                store(h.out + p.row * h.out_row + c * (h.f32 ? 4 : 2), z, h.f32);
-            });
-            return;
-        } else if constexpr (f.kind == LNT_ROW_CONV) {
-            float other[U];
-            value<I, 3>(other);
-            shift(h, o, p, z, other, x);
-#pragma unroll
-            for (int u = 0; u < U; u++) {
-                const float4 w = words[load_of(K, I, 4)].taps[u];
-                x[u] = w.x * y[u] + w.y * z[u] + w.z * other[u] + w.w * x[u];
-            }
-            if constexpr (f.operand[5].form != LNT_CHAIN_ABSENT) {
-                value<I, 5>(other);
-#pragma unroll
-                for (int u = 0; u < U; u++) x[u] += other[u];
-            }
-            acts<true>(x, f.act);
-        } else
-            apply<CLUSTER, true>(h, o, p, x, y, z, turn);
-        put(h, o, p, x);
-        made[I][0] = x[0], made[I][1] = x[1];
-    }
-};
 
 } // namespace row_chain
 

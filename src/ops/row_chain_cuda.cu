@@ -4,10 +4,11 @@
  * of the wait for the kernel before, the rest behind it. Then it goes through the functions. What one takes from another node is rounded as that node
  * would store it, and the sums of a row do not depend on other rows. Floor: every operand read once, and one latency of memory for all of them.
  *
- * Any chain goes by its table, in shared memory beside operands and results; those that layers have are code of their own. Slower: eight columns a
+ * Any chain goes by its table, in shared memory beside operands and results; those that layers have are code of their own, of whole rows or whole heads
+ * a third of it. Slower: eight columns a
  * thread (H200, fourteen functions 13.2 us, two columns 5.7; of whole rows in one block 5.3, in a cluster 3.2); no faster: the table alone in shared
  * memory, or all of it once ahead of the wait, so that its code is in the caches. */
-#include "ops/row_chain.cuh"
+#include "ops/row_chain_known.cuh"
 #include "ops/row_chain_maps.cuh"
 
 namespace {
@@ -23,7 +24,7 @@ template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS
     p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
     int turn = 0;
     let_next();
-    if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
+    if (CLUSTER) open_cluster(p);
     copy_table(p.share->op, a.op, a.ops);
     copy_table(p.share->load, a.load, a.late.end);
     __syncthreads();
@@ -47,17 +48,18 @@ template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS
 }
 
 /* The loads of a.load are in the order of the functions' operands. */
-template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __grid_constant__ lnt_chain a)
+template <int WHICH, bool CLUSTER, int HEAD>
+__global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __grid_constant__ lnt_chain a)
 {
     extern __shared__ __align__(16) char memory[];
     chain_place p;
-    known_row<WHICH> row;
+    known_row<WHICH, HEAD> row;
     int turn = 0;
     p.share = (chain_share *)memory, p.planes = NULL;
     p.first = (int)(blockIdx.x * blockDim.x) * U, p.some = 0;
     p.row = (int)blockIdx.y, p.col = p.first + (int)threadIdx.x * U, p.seq = p.row;
     let_next();
-    if (CLUSTER) cluster_arrive(); /* its blocks are there before one writes to another's memory */
+    if (CLUSTER) open_cluster(p);
     row.template fetch<false>(a, p);
     await_last();
     if (a.cu) p.seq = sequence_at({a.cu, a.n_seq, a.tokens}, p.row);
@@ -68,57 +70,68 @@ template <int WHICH, bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_M
 
 /* Threads that have no functions pass a barrier wherever those that do wait for each other ahead of the rule: nothing needs it, but
  * racecheck orders what stands on both sides of __syncthreads only where all warps have passed as many barriers. */
-template <int WHICH> __device__ __forceinline__ void pass_along(const lnt_chain &a, int threads)
+template <int WHICH, class MAPS, int TURN> __device__ __forceinline__ void pass_along(const lnt_chain &a, int threads)
 {
     each<KNOWN[WHICH].ops>([&](auto i) {
-        constexpr int KIND = KNOWN[WHICH].op[i.value].kind;
-        if constexpr (KIND >= LNT_ROW_DOT && KIND <= LNT_ROW_LAYER && !is_behind(KNOWN[WHICH], i.value))
+        if constexpr (sums(KNOWN[WHICH].op[i.value].kind) && turn_of<MAPS>(KNOWN[WHICH], i.value) == TURN)
             if (!a.op[i.value].head.count) asm volatile("bar.sync %0, %1;" ::"r"(2), "r"(threads) : "memory");
     });
 }
 
-/* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): its first K / U threads go through the functions,
- * all have the state. What does not take what is read from the state goes ahead of it. */
-template <int WHICH, int K, class MAPS> __device__ __forceinline__ void step_rule(const lnt_chain &a, const MAPS &maps)
+/* A chain with a rule, a block for a head of K columns (of many rows two share a multiprocessor): K / U threads go through the functions, the first
+ * of those that have the state, or, with maps, which the others make meanwhile, threads of their own. */
+template <int WHICH, int K, class MAPS> __device__ __forceinline__ void step_rule(const lnt_chain &a, const chain_maps &maps)
 {
-    constexpr bool MAPPED = std::is_same<MAPS, chain_maps>::value;
+    constexpr bool OWN = !std::is_same<MAPS, no_maps>::value;
     constexpr int RULE = rule_of(KNOWN[WHICH]);
     constexpr bool UNTIED = KNOWN[WHICH].op[RULE].kind == LNT_ROW_UNTIED;
     extern __shared__ __align__(16) char memory[];
     __shared__ __align__(16) rule_share<K> m;
-    __shared__ float y[MAPPED ? MAPS_MOST : 1][MAPPED ? K : 1];
-    __shared__ __align__(16) uint4 x_maps[MAPPED ? MAPS_MOST : 1][MAPPED ? 16 : 1];
+    __shared__ float y[OWN ? MAPS_MOST : 1][OWN ? K : 1];
+    __shared__ __align__(16) uint4 x_maps[OWN ? MAPS_MOST : 1][OWN ? 16 : 1];
     const lnt_chain_op &o = a.op[RULE];
     float *state = o.state + blockIdx.y * o.state_stride + (int64_t)blockIdx.x * (K * K);
-    const int c = (int)threadIdx.x * U;
-    const bool here = c < K;
+    const int c = ((int)threadIdx.x - (OWN ? LNT_RULE_THREADS : 0)) * U, others = LNT_RULE_THREADS - (OWN ? 0 : K / U);
+    const bool here = c >= 0 && c < K, holds = !OWN || c < 0;
     chain_place p;
-    known_row<WHICH> row;
+    known_row<WHICH, K> row;
     rule_state<K, UNTIED> s;
-    std::conditional_t<MAPPED, rule_maps<MAPPED ? WHICH : (int)TIED_MAPS, K>, no_maps> w;
-    char *slots = memory + sizeof(chain_share::part);
+    MAPS w;
+    char *slots = memory + sizeof(chain_sums);
     int turn = 0;
     p.share = (chain_share *)memory, p.planes = NULL;
     p.first = (int)blockIdx.x * K, p.some = K / U;
     p.row = (int)blockIdx.y, p.col = p.first + c, p.seq = p.row;
-    if (here) row.template fetch<false>(a, p);
-    s.load(state);
-    if constexpr (MAPPED) w.load(maps, p.first, slots);
+    const auto functions = [&](auto when) {
+        each<KNOWN[WHICH].ops>([&](auto i) {
+            if constexpr (i.value != RULE && turn_of<MAPS>(KNOWN[WHICH], i.value) == when.value) row.template run<i.value, false>(a, p, turn);
+        });
+    };
+    if (here) row.template fetch<false, MAPS>(a, p);
+    if (holds) s.load(state);
+    if constexpr (OWN)
+        if (holds) w.load(maps, p.first, slots);
     let_next(); /* the next product's weights queue up behind the state */
     await_last();
-    if (here) row.template fetch<true>(a, p);
-    if constexpr (MAPPED) {
-        w.share(maps, p.row, x_maps);
+    if (here) row.template fetch<true, MAPS>(a, p);
+    if constexpr (OWN) {
+        if (holds) w.share(maps, p.row, x_maps);
         __syncthreads();
-        w.make(maps, slots, x_maps, y);
+        if (holds)
+            w.make(maps, slots, x_maps, y), pass_along<WHICH, MAPS, AHEAD>(a, others);
+        else
+            functions(std::integral_constant<int, AHEAD>());
         __syncthreads();
         if (here) w.put(row, y, c);
+    } else {
+        if (here)
+            functions(std::integral_constant<int, AHEAD>());
+        else
+            pass_along<WHICH, MAPS, AHEAD>(a, others);
     }
     if (here) {
         float x[U];
-        each<KNOWN[WHICH].ops>([&](auto i) {
-            if constexpr (i.value != RULE && !is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
-        });
+        functions(std::integral_constant<int, MAPPED>());
         row.template value<RULE, 0>(x), store_pack(&m.q[c], x);
         row.template value<RULE, 1>(x), store_pack(&m.k[c], x);
         row.template value<RULE, 2>(x), store_pack(&m.v[c], x);
@@ -134,44 +147,62 @@ template <int WHICH, int K, class MAPS> __device__ __forceinline__ void step_rul
         x[0] = expm1f(x[0]), x[1] = expm1f(x[1]);
         store_pack(&m.less1[c], x);
     } else {
-        pass_along<WHICH>(a, LNT_RULE_THREADS - p.some);
+        pass_along<WHICH, MAPS, MAPPED>(a, others);
     }
     __syncthreads();
-    s.sum(m);
+    if (holds) s.sum(m);
     __syncthreads();
     if (here) {
         float x[U];
         s.read(x, m, c, o.number[0]);
         row.made[RULE][0] = as_half(x[0]), row.made[RULE][1] = as_half(x[1]);
-        each<KNOWN[WHICH].ops>([&](auto i) {
-            if constexpr (i.value != RULE && is_behind(KNOWN[WHICH], i.value)) row.template run<i.value, false>(a, p, turn);
-        });
+        functions(std::integral_constant<int, BEHIND>());
     }
-    s.write(state, m);
+    if (holds) s.write(state, m);
 }
 
 template <int WHICH, int K> __global__ void __launch_bounds__(LNT_RULE_THREADS, 2) rule_kernel(const __grid_constant__ lnt_chain a)
 {
-    step_rule<WHICH, K>(a, no_maps());
+    step_rule<WHICH, K, no_maps>(a, chain_maps());
 }
 template <int WHICH, int K>
-__global__ void __maxnreg__(144) mapped_rule_kernel(const __grid_constant__ lnt_chain a, const __grid_constant__ chain_maps maps)
+__global__ void __maxnreg__(136) mapped_rule_kernel(const __grid_constant__ lnt_chain a, const __grid_constant__ chain_maps maps)
 {
-    step_rule<WHICH, K>(a, maps);
+    step_rule<WHICH, K, rule_maps<WHICH, K>>(a, maps);
+}
+
+/* Whether all functions and loads of t have all its columns, as all blocks do, and heads are `head` of them. */
+bool whole(const lnt_chain *t, int head)
+{
+    if (t->cols % t->block) return false;
+    for (int i = 0; i < t->ops; i++) {
+        const lnt_chain_head &h = t->op[i].head;
+        if (h.first || h.end != t->cols || (sums(h.kind) && t->op[i].columns != head)) return false;
+    }
+    for (int i = 0; i < t->late.end; i++) {
+        const lnt_chain_load &l = t->load[i];
+        if (l.first || l.end != t->cols || (l.period && l.period != head)) return false;
+    }
+    return true;
 }
 
 typedef void chain_function(lnt_chain);
-template <int WHICH> chain_function *one_function(int blocks, int columns)
+template <int WHICH> chain_function *one_function(const lnt_chain *t)
 {
-    if constexpr (rule_of(KNOWN[WHICH]) >= 0)
-        return columns == 64 ? rule_kernel<WHICH, 64> : columns == 128 ? rule_kernel<WHICH, 128> : (chain_function *)NULL;
-    else
-        return blocks > 1 ? known_kernel<WHICH, true> : known_kernel<WHICH, false>;
+    constexpr known_chain K = KNOWN[WHICH];
+    if constexpr (rule_of(K) >= 0) {
+        if (!whole(t, t->block)) return NULL;
+        return t->block == 64 ? rule_kernel<WHICH, 64> : t->block == 128 ? rule_kernel<WHICH, 128> : (chain_function *)NULL;
+    } else {
+        if constexpr (K.op[1].kind == LNT_ROW_LAYER)
+            if (t->cluster > 1 && whole(t, t->cols)) return known_kernel<WHICH, true, WHOLE>;
+        return t->cluster > 1 ? known_kernel<WHICH, true, 0> : known_kernel<WHICH, false, 0>;
+    }
 }
-template <int... WHICH> chain_function *known_function(int which, int blocks, int columns, std::integer_sequence<int, WHICH...>)
+template <int... WHICH> chain_function *known_function(int which, const lnt_chain *t, std::integer_sequence<int, WHICH...>)
 {
     chain_function *found = NULL;
-    ((void)(which == WHICH && (found = one_function<WHICH>(blocks, columns))), ...);
+    ((void)(which == WHICH && (found = one_function<WHICH>(t))), ...);
     return found;
 }
 
@@ -211,7 +242,7 @@ chain_function *find_known(const lnt_chain *t, lnt_chain *known)
 {
     *known = *t;
     for (int i = 0; i < CHAINS; i++)
-        if (is_chain(KNOWN[i], t, known)) return known_function(i, t->cluster, t->block, std::make_integer_sequence<int, CHAINS>());
+        if (is_chain(KNOWN[i], t, known)) return known_function(i, t, std::make_integer_sequence<int, CHAINS>());
     return NULL;
 }
 
@@ -297,7 +328,8 @@ template <int WHICH, int K> bool put_mapped(lnt_cuda *d, const lnt_chain *chain,
     constexpr known_maps ALL = maps_of(WHICH, K);
     lnt_chain known = *chain;
     chain_maps maps = {};
-    if (chain->block != K || f->parts != ALL.count || f->swiglu || f->R != chain->rows || !is_chain(KNOWN[WHICH], chain, &known)) return false;
+    if (chain->block != K || f->parts != ALL.count || f->swiglu || f->R != chain->rows) return false;
+    if (!is_chain(KNOWN[WHICH], chain, &known) || !whole(chain, K)) return false;
     const few_parts all = few_parts_of(f, 16);
     for (int i = 0; i < ALL.count; i++) {
         const lnt_few_part *part = part_of(f, known, load_of(KNOWN[WHICH], ALL.map[i].op, ALL.map[i].operand), ALL.map[i]);
@@ -305,8 +337,8 @@ template <int WHICH, int K> bool put_mapped(lnt_cuda *d, const lnt_chain *chain,
         maps.p[i] = all.p[part - f->part];
     }
     const dim3 blocks((unsigned)lnt_div_up(chain->cols, K), (unsigned)chain->rows);
-    const size_t shared = sizeof(chain_share::part) + rule_maps<WHICH, K>::BYTES;
-    lnt_launch_with(d, mapped_rule_kernel<WHICH, K>, blocks, LNT_RULE_THREADS, shared, 1, known, maps);
+    const size_t shared = sizeof(chain_sums) + rule_maps<WHICH, K>::BYTES;
+    lnt_launch_with(d, mapped_rule_kernel<WHICH, K>, blocks, LNT_RULE_THREADS + K / U, shared, 1, known, maps);
     return true;
 }
 
@@ -326,7 +358,7 @@ extern "C" lnt_chain_way lnt_row_chain_cuda(lnt_ctx *c, const lnt_chain *chain)
     chain_function *kernel = find_known(chain, &known);
     if (!kernel && has_rule(chain)) return LNT_CHAIN_NOT_PUT;
     if (kernel)
-        launch(d, kernel, known, sizeof(chain_share::part));
+        launch(d, kernel, known, sizeof(chain_sums));
     else
         launch(d, chain->cluster > 1 ? chain_kernel<true> : chain_kernel<false>, *chain, bytes);
     return kernel ? LNT_CHAIN_KNOWN : LNT_CHAIN_BY_TABLE;

@@ -10,7 +10,7 @@
 #define LNT_OPS_ROW_CHAIN_MAPS_CUH
 
 #include "ops/few_rows.cuh"
-#include "ops/row_chain.cuh"
+#include "ops/row_chain_known.cuh"
 
 namespace row_chain {
 
@@ -59,12 +59,23 @@ template <int WHICH, int K> struct rule_maps {
         for (int i = 0; i < turn; i++) n += 2 * steps_of(i);
         return n;
     }
+    /* Whether one of them makes operand j of function i. */
+    static __host__ __device__ constexpr bool makes(int i, int j)
+    {
+        const known_maps all = maps_of(WHICH, K);
+        for (int m = 0; m < all.count; m++)
+            if ((all.map[m].op == i && all.map[m].operand == j) || (all.map[m].other == i && j == 1)) return true;
+        return false;
+    }
     static constexpr size_t BYTES = (size_t)slots_before(TURNS) * LNT_RULE_THREADS * 16; /* of dynamic shared memory */
 
     float bias[TURNS][2];
 
     /* The map that this warp has at a turn, and a lane's first row of it, of two 8 apart. */
-    static __device__ __forceinline__ int map_at(int turn) { return ((int)threadIdx.x / 32 + turn * MAP_WARPS) / TILES; }
+    static __device__ __forceinline__ int map_at(int turn)
+    {
+        return TILES == MAP_WARPS ? turn : ((int)threadIdx.x / 32 + turn * MAP_WARPS) / TILES;
+    }
     static __device__ __forceinline__ int row_at(int turn)
     {
         return ((int)threadIdx.x / 32 + turn * MAP_WARPS) % TILES * 16 + (int)threadIdx.x % 32 / 4;
@@ -104,25 +115,28 @@ template <int WHICH, int K> struct rule_maps {
     /* To y [count][K], by all warps, behind a barrier; all are there behind another. */
     __device__ __forceinline__ void make(const chain_maps &a, const char *slots, const uint4 (*rows)[STEPS_MOST * 4], float (*y)[K]) const
     {
+        float d[TURNS][4] = {};
         cp_async_wait<0>();
         each<TURNS>([&](auto turn) {
             constexpr int STEPS = steps_of(turn.value);
-            const int map = map_at(turn.value);
-            if (map >= COUNT) return;
-            float d[4] = {};
+            const int map = min(map_at(turn.value), COUNT - 1);
 #pragma unroll
             for (int s = 0; s < STEPS; s++) {
                 const uint4 u = load_slot(slot(slots, turn.value, 0, s)), v = load_slot(slot(slots, turn.value, 1, s));
                 uint4 x = make_uint4(0, 0, 0, 0);
                 if ((int)threadIdx.x % 32 < 4) x = rows[map][s * 4 + (int)threadIdx.x % 4];
-                few_mma(d, u.x, v.x, u.y, v.y, x.x, x.y);
-                few_mma(d, u.z, v.z, u.w, v.w, x.z, x.w);
+                few_mma(d[turn.value], u.x, v.x, u.y, v.y, x.x, x.y);
+                few_mma(d[turn.value], u.z, v.z, u.w, v.w, x.z, x.w);
             }
-            if (threadIdx.x % 4) return;
+        });
+        if (threadIdx.x % 4) return;
+        each<TURNS>([&](auto turn) {
+            const int map = map_at(turn.value);
+            if (map >= COUNT) return;
             const few_part &p = a.p[map];
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                float r = p.alpha * d[2 * h];
+                float r = p.alpha * d[turn.value][2 * h];
                 if (p.bias) r = as_half(r) + bias[turn.value][h];
                 if (p.act == LNT_SIGMOID) r = p.scale * sigmoid_of(as_half(r));
                 y[map][row_at(turn.value) + 8 * h] = p.f32 ? r : as_half(r);
@@ -136,7 +150,7 @@ template <int WHICH, int K> struct rule_maps {
         return v;
     }
     /* What they made, as if it were loaded, of columns c and c + 1. */
-    static __device__ __forceinline__ void put(known_row<WHICH> &row, const float (*y)[K], int c)
+    static __device__ __forceinline__ void put(known_row<WHICH, K> &row, const float (*y)[K], int c)
     {
         each<COUNT>([&](auto m) {
             constexpr known_map MAP = maps_of(WHICH, K).map[m.value];
@@ -147,8 +161,6 @@ template <int WHICH, int K> struct rule_maps {
         });
     }
 };
-/* Of a chain without any. */
-struct no_maps {};
 
 } // namespace row_chain
 

@@ -6,7 +6,7 @@
  *
  *   u = beta (v - (D S)^T k)            S' = D S + k u^T            o = s ((D S)^T q + (k.q) u)
  *
- * A block has the state in registers from before the kernels ahead have ended, a thread four columns of every AT_ONCE'th row; one pass over it and
+ * A block has the state in registers from before the kernels ahead have ended, a thread four columns of ROWS rows; one pass over it and
  * one sum over rows serve p and the read-out, as in recurrence/delta/delta_step_cuda.cu. Floor: the state read once and written once. */
 #ifndef LNT_OPS_ROW_CHAIN_RULE_CUH
 #define LNT_OPS_ROW_CHAIN_RULE_CUH
@@ -26,7 +26,7 @@ template <int K, bool UNTIED> struct rule_state {
     static constexpr int QUADS = K / 4, AT_ONCE = LNT_RULE_THREADS / QUADS, ROWS = K / AT_ONCE, WARPS = LNT_RULE_THREADS / 32;
     float S[ROWS][4];
 
-    __device__ __forceinline__ int row(int i) const { return (int)threadIdx.x / QUADS + i * AT_ONCE; }
+    __device__ __forceinline__ int row(int i) const { return (int)threadIdx.x / QUADS * ROWS + i; }
     __device__ __forceinline__ int column() const { return (int)threadIdx.x % QUADS * 4; }
 
     __device__ __forceinline__ void load(const float *state)
@@ -39,17 +39,22 @@ template <int K, bool UNTIED> struct rule_state {
     {
         float p[4] = {}, o[4] = {}, dots[2] = {};
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const int r = row(i);
-            const float k = m.k[r], q = m.q[r], less1 = m.less1[r], a = UNTIED ? m.a[r] : k;
-            dots[0] += k * q;
-            if (UNTIED) dots[1] += m.b[r] * q;
+        for (int first = 0; first < ROWS; first += 4) {
+            float k[4], q[4], less1[4], a[4], b[4];
+            load_pack<4>(k, &m.k[row(first)]), load_pack<4>(q, &m.q[row(first)]), load_pack<4>(less1, &m.less1[row(first)]);
+            if (UNTIED) load_pack<4>(a, &m.a[row(first)]), load_pack<4>(b, &m.b[row(first)]);
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                if (UNTIED) p[j] += S[i][j] * a;
-                S[i][j] = fmaf(less1, S[i][j], S[i][j]);
-                if (!UNTIED) p[j] += S[i][j] * a;
-                o[j] += S[i][j] * q;
+            for (int i = 0; i < 4; i++) {
+                dots[0] += k[i] * q[i];
+                if (UNTIED) dots[1] += b[i] * q[i];
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    float &s = S[first + i][j];
+                    if (UNTIED) p[j] += s * a[i];
+                    s = fmaf(less1[i], s, s);
+                    if (!UNTIED) p[j] += s * k[i];
+                    o[j] += s * q[i];
+                }
             }
         }
 #pragma unroll
@@ -101,11 +106,17 @@ template <int K, bool UNTIED> struct rule_state {
         total(p, m, 0, column());
         written(u, p, m, column());
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const float k = m.k[row(i)], b = UNTIED ? m.b[row(i)] : 0.0f;
+        for (int first = 0; first < ROWS; first += 4) {
+            float k[4], b[4];
+            load_pack<4>(k, &m.k[row(first)]);
+            if (UNTIED) load_pack<4>(b, &m.b[row(first)]);
 #pragma unroll
-            for (int j = 0; j < 4; j++) S[i][j] = fmaf(k, u[j], UNTIED ? fmaf(b, p[j], S[i][j]) : S[i][j]);
-            __stcs((float4 *)(state + row(i) * K + column()), make_float4(S[i][0], S[i][1], S[i][2], S[i][3]));
+            for (int i = 0; i < 4; i++) {
+                float s[4];
+#pragma unroll
+                for (int j = 0; j < 4; j++) s[j] = fmaf(k[i], u[j], UNTIED ? fmaf(b[i], p[j], S[first + i][j]) : S[first + i][j]);
+                __stcs((float4 *)(state + row(first + i) * K + column()), make_float4(s[0], s[1], s[2], s[3]));
+            }
         }
     }
 };

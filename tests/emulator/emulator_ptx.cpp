@@ -429,11 +429,12 @@ static const struct {
           r.set(s.a[0], s.rank ? (uint64_t)rank_in_cluster() : r.get(s.a[1]));
       } },
     { "st.async", DO() {
-          for (int i = 0; i < 4; i++) {
-              const uint32_t x = (uint32_t)r.get(s.a[(size_t)i + 1]);
-              memcpy(shared(r.get(s.a[0]), 16, s) + 4 * i, &x, 4);
+          const size_t n = s.a.size() - 2; /* words */
+          for (size_t i = 0; i < n; i++) {
+              const uint32_t x = (uint32_t)r.get(s.a[i + 1]);
+              memcpy(shared(r.get(s.a[0]), 4 * n, s) + 4 * i, &x, 4);
           }
-          brought(r.get(s.a[5]), 16);
+          brought(r.get(s.a[n + 1]), (int64_t)(4 * n));
       } },
     { "barrier.cluster.arrive", DO() { cluster_arrive(); } },
     { "barrier.cluster.wait", DO() { cluster_wait(); } },

@@ -182,10 +182,6 @@ __device__ void weak_rows(const outputs_args &p, const gates &w, uint8_t *shared
 
 /* ---- two CTAs of a cluster (Hopper) --------------------------------------------------------------------------------------------------- */
 
-/* Nothing is released by it: what a CTA hands over comes with a barrier of its own, and a fence would wait for all that the CTA has under way. */
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-
 /* What the other CTA stores here is counted by a barrier; once in its life. */
 template <int COUNT> __device__ __forceinline__ void handover_make(uint32_t barrier)
 {
