@@ -14,6 +14,7 @@
 
 #include <float.h>
 
+#include "device/mma.cuh"
 #include "ops/rows.cuh"
 #include "recurrence/decay/decay_cuda.cuh"
 
@@ -62,15 +63,10 @@ template <bool PACKED, typename T> __device__ __forceinline__ void fetch(float *
     }
     for (int j = 0; j < 4; j++) x[j] = y[j];
 }
-template <bool PACKED> __device__ __forceinline__ void leave(float *p, int first, int n, const float *x)
+__device__ __forceinline__ void leave(float *p, int first, int n, const float *x)
 {
-    if constexpr (PACKED) {
-        const float y[4] = { x[0], x[1], x[2], x[3] };
-        if (first < n) store_pack(p + first, y);
-    } else {
-        for (int j = 0; j < 4; j++)
-            if (first + j < n) p[first + j] = x[j];
-    }
+    for (int j = 0; j < 4; j++)
+        if (first + j < n) p[first + j] = x[j];
 }
 
 constexpr int SHARE = 16, COLUMNS = 8; /* threads that share columns; columns of one */
@@ -173,25 +169,92 @@ template <typename T, int W> struct step_conv {
     }
 };
 
-/* The norm of a token's o, of which a thread has that of its own column; `weight` is that column's, rows are what a thread has of every one. */
+/* The states on their way to the registers and back: H and G lie in shared memory, 16 bytes q of row r at q ^ r / 4 % 8, so that eight threads, who
+ * read rows four apart at once, read from all banks. They come and go a row a warp, whole lines, and nobody waits for them but who reads them.
+ * Straight to the registers a warp's 16 rows are 16 lines, one after the other (a step of 8 layers 355 us, by this 317). */
+template <int W> struct held_states {
+    static constexpr int PIECES = W / 4, TURNS = W / 8;
+    static constexpr size_t BYTES = 2 * (size_t)W * W * sizeof(float);
+    float *held, *H, *G; /* H, G: this thread's next piece in memory */
+    int H_step, G_step, left, turns;
+
+    __device__ __forceinline__ float *at(int which, int row, int piece) const
+    {
+        return held + ((which * W + row) * PIECES + (piece ^ row / 4 % 8)) * 4;
+    }
+    /* A thread's piece of a turn, of 2 W threads. */
+    static __device__ __forceinline__ int row_of(int turn) { return ((int)threadIdx.x + turn * 2 * W) / PIECES; }
+    static __device__ __forceinline__ int piece_of() { return (int)threadIdx.x % PIECES; }
+
+    template <typename T> __device__ __forceinline__ void bring(const step_args<T> &a, int64_t H0, int64_t G0) const
+    {
+        const int piece = piece_of();
+        for (int turn = 0; turn < TURNS; turn++) {
+            const int row = row_of(turn);
+            const bool in_H = a.h0 && row < a.K && 4 * piece < a.K, in_G = a.s0 && row < a.K && 4 * piece < a.V;
+            cp_async_16(shared_address(at(0, row, piece)), in_H ? a.h0 + H0 + (int64_t)row * a.K + 4 * piece : (const float *)a.q, in_H);
+            cp_async_16(shared_address(at(1, row, piece)), in_G ? a.s0 + G0 + (int64_t)row * a.V + 4 * piece : (const float *)a.q, in_G);
+        }
+        cp_async_commit();
+    }
+    /* A row of what a thread has: two pieces of either state, two apart. */
+    __device__ __forceinline__ void read(int row, int piece, float (&H)[COLUMNS], float (&G)[COLUMNS]) const
+    {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4) {
+            *(float4 *)&H[c] = *(const float4 *)at(0, row, piece + c / 2);
+            *(float4 *)&G[c] = *(const float4 *)at(1, row, piece + c / 2);
+        }
+    }
+    __device__ __forceinline__ void write(int row, int piece, const float (&H)[COLUMNS], const float (&G)[COLUMNS]) const
+    {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4) {
+            *(float4 *)at(0, row, piece + c / 2) = make_float4(H[c], H[c + 1], H[c + 2], H[c + 3]);
+            *(float4 *)at(1, row, piece + c / 2) = make_float4(G[c], G[c + 1], G[c + 2], G[c + 3]);
+        }
+    }
+    /* Turn after turn what `write` has put there goes to memory, behind a barrier. */
+    template <typename T> __device__ __forceinline__ void aim(const step_args<T> &a, int64_t H0, int64_t G0)
+    {
+        const int row = row_of(0), piece = piece_of();
+        left = 0, turns = (a.K - row + 7) / 8;
+        H = a.hT && 4 * piece < a.K ? a.hT + H0 + (int64_t)row * a.K + 4 * piece : NULL, H_step = H ? 8 * a.K : 0;
+        G = a.sT && 4 * piece < a.V ? a.sT + G0 + (int64_t)row * a.V + 4 * piece : NULL, G_step = G ? 8 * a.V : 0;
+    }
+    __device__ __forceinline__ bool leaves() const { return left < TURNS; }
+    __device__ __forceinline__ void leave()
+    {
+        const float *from = at(0, row_of(0) + 8 * left, piece_of());
+        if (left < turns) {
+            if (H) *(float4 *)H = *(const float4 *)from;
+            if (G) *(float4 *)G = *(const float4 *)(from + W * W);
+        }
+        H += H_step, G += G_step, left++;
+    }
+};
+
+/* The norm of a token's o, of which a thread has that of its own column; `weight` is that column's, its gate in it, rows are what a thread has of
+ * every one. */
 template <typename T, int ROWS>
-__device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place &at, int64_t row, float o, float weight, float gate, float *to,
+__device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place &at, int64_t row, float o, float weight, float mean, float *to,
                                          float (&rows)[ROWS])
 {
-    float y = at.own < a.V ? to_float(from_float<T>(o)) : 0.0f, sum[1];
+    const float y = at.own < a.V ? to_float(from_float<T>(o)) : 0.0f;
+    float sum[1];
     publish(to, at, y, rows);
     sum[0] = dot(rows, rows);
     over_rows(sum);
-    y *= weight / sqrtf(sum[0] / (float)a.V + a.norm.eps);
-    if (a.norm.gate) y *= a.norm.silu ? gate * sigmoid_of(gate) : sigmoid_of(gate);
-    if (threadIdx.x % 2 == 0 && at.own < a.V) ((T *)a.norm.y)[row + at.own] = from_float<T>(y);
+    if (threadIdx.x % 2 == 0 && at.own < a.V) ((T *)a.norm.y)[row + at.own] = from_float<T>(y * weight * rsqrtf(fmaf(sum[0], mean, a.norm.eps)));
 }
 
-/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes. HALF: a.half, never with
- * PACKED. Long: H, G and the step's numbers are in registers from the first token to the last. */
+/* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes, and there is shared memory for the states. HALF:
+ * a.half, never with PACKED. Long: H, G and the step's numbers are in registers from the first token to the last. */
 template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
 {
     constexpr int ROWS = W / SHARE;
+    extern __shared__ __align__(16) float memory[];
+    held_states<W> held = {memory};
     __shared__ __align__(16) float shared[2][W], rows[2][W];
     __shared__ float parts[2 * W / 32];
     const step_place at;
@@ -200,33 +263,25 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
     float H[ROWS][COLUMNS], G[ROWS][COLUMNS];
     if (!a.early) await_last();
     const int64_t begin = a.cu[n], end = a.cu[n + 1];
+    if (PACKED) held.bring(a, H0, G0);
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    for (int i = 0; i < ROWS && !PACKED; i++) {
         const int row = at.row(i);
 #pragma unroll
         for (int c = 0; c < COLUMNS; c += 4) {
-            fetch<PACKED>(&H[i][c], a.h0 + H0 + (int64_t)row * K, at.column(c), a.h0 && row < K ? K : 0);
-            fetch<PACKED>(&G[i][c], a.s0 + G0 + (int64_t)row * V, at.column(c), a.s0 && row < K ? V : 0);
+            fetch<false>(&H[i][c], a.h0 + H0 + (int64_t)row * K, at.column(c), a.h0 && row < K ? K : 0);
+            fetch<false>(&G[i][c], a.s0 + G0 + (int64_t)row * V, at.column(c), a.s0 && row < K ? V : 0);
         }
     }
     const float lambda = at.own < K ? lambda_at(a, (int64_t)h * K + at.own) : 1.0f;
-    const float weight = a.norm.y && a.norm.w && at.own < V ? a.norm.w[at.own] : 1.0f;
+    const float weight = a.norm.y && a.norm.w && at.own < V ? a.norm.w[at.own] : 1.0f, mean = 1.0f / (float)V;
     step_conv<T, W> conv;
     if (a.conv[0].x) conv.load(a, n, h);
     let_next(); /* the next product's weights queue up behind the states */
     await_last();
     const lnt_mesa_course course = lnt_mesa_course_now(a);
-    auto leave_row = [&](int i) { /* i is a constant */
-        int row = at.row(i);
-        asm volatile("" : "+r"(row)); /* or addresses of all rows are kept through the steps, and spilled */
-        if (row >= K) return;
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c += 4) {
-            if (a.hT) leave<PACKED>(a.hT + H0 + (int64_t)row * K, at.column(c), K, &H[i][c]);
-            if (a.sT) leave<PACKED>(a.sT + G0 + (int64_t)row * V, at.column(c), V, &G[i][c]);
-        }
-    };
-    int turn = 0, left_rows = 0; /* rows of the states that are in memory */
+    int turn = 0;
+    if (PACKED) held.aim(a, H0, G0);
 
     for (int64_t t = begin; t < end; t++) {
         const int64_t token = t * a.Hv + h, row0 = (t * a.Hq + hq) * K;
@@ -256,20 +311,28 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
             mine = at.own < K ? to_float(a.q[row0 + at.own]) : 0.0f;
         }
         const float z_o = a.norm.y && a.norm.gate && at.own < V ? to_float(((const T *)a.norm.gate)[token * V + at.own]) : 0.0f;
+        const float gated = a.norm.gate ? weight * sigmoid_of(z_o) * (a.norm.silu ? z_o : 1.0f) : weight;
         if (HALF) {
             for (int j = 0; j < COLUMNS; j++) k[j] = lnt_to_half(k[j]);
             for (int i = 0; i < ROWS; i++) r[i] = lnt_to_half(r[i]), p[i] = lnt_to_half(p[i]);
             mine = lnt_to_half(mine);
         }
+        const bool last = t + 1 == end;
+        if (PACKED && t == begin) {
+            cp_async_wait<0>();
+            __syncthreads();
+        }
         float m[ROWS];
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             const float kb = beta * p[i];
+            if (PACKED && t == begin) held.read(at.row(i), at.column0 / 4, H[i], G[i]);
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
                 H[i][c] = fmaf(kb, k[c], fmaf(less, H[i][c], H[i][c]));
                 G[i][c] = fmaf(kb, v[c], fmaf(less, G[i][c], G[i][c]));
             }
+            if (PACKED && last) held.write(at.row(i), at.column0 / 4, H[i], G[i]);
         }
         /* the states' diagonal to the columns it belongs to; its least */
         float *buffer = shared[turn ^= 1];
@@ -286,7 +349,7 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
             for (int i = 0; i < ROWS; i++) mine_m = lnt_mesa_least(mine_m, buffer[at.row(i)]);
             for (int o = 1; o < SHARE; o *= 2) mine_m = lnt_mesa_least(mine_m, __shfl_xor_sync(0xffffffffu, mine_m, o));
         }
-        mine_m = 1.0f / (mine_m + lambda);
+        mine_m = __fdividef(1.0f, mine_m + lambda);
         publish(shared[turn ^= 1], at, mine_m, m);
 
         float x = 0.0f, w[ROWS], z[ROWS], start[1] = { dot(r, r) };
@@ -310,14 +373,8 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
         over_rows(start);
         const float size = start[0];
         int taken = 0;
-        const bool last = t + 1 == end;
         while (taken < course.most) {
-            if (last && taken < ROWS) { /* at the end all of them would take a microsecond, of which nothing but this has to wait */
-#pragma unroll
-                for (int i = 0; i < ROWS; i++)
-                    if (i == taken) leave_row(i);
-                left_rows = taken + 1;
-            }
+            if (PACKED && last && held.leaves()) held.leave(); /* beside a step, which waits for other things */
             float now[2] = { dot(r, z), dot(r, r) };
             over_rows(now);
             const float mine_w = column_sum<HALF>(H, p) + lambda * mine_p;
@@ -346,22 +403,33 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
             for (int i = 0; i < ROWS; i++) r[i] -= alpha * w[i], z[i] = m[i] * r[i], p[i] = z[i] + beta_p * p[i];
             taken++;
         }
-        float left[1] = { dot(r, r) };
-        over_rows(left);
-        if (threadIdx.x == 0 && a.taken) a.taken[token] = (float)(taken > course.free_steps ? taken - course.free_steps : 0);
-        if (threadIdx.x == 0 && a.residual) a.residual[token] = lnt_mesa_left(left[0], size);
         if (HALF) x = lnt_to_half(x);
         publish(shared[turn ^= 1], at, x, p);
         const float o = column_sum<false>(G, p);
-        if (a.norm.y) put_norm(a, at, token * V, o, weight, z_o, shared[turn ^= 1], w);
+        if (a.norm.y) put_norm(a, at, token * V, o, gated, mean, shared[turn ^= 1], w);
         if (threadIdx.x % 2 == 0) {
             if (at.own < K && a.x) a.x[token * K + at.own] = x;
             if (at.own < V && (!a.norm.y || a.norm.keeps_o)) a.o[token * V + at.own] = from_float<T>(o);
         }
+        if (threadIdx.x == 0 && a.taken) a.taken[token] = (float)(taken > course.free_steps ? taken - course.free_steps : 0);
+        if (a.residual) {
+            float error[1] = { dot(r, r) };
+            over_rows(error);
+            if (threadIdx.x == 0) a.residual[token] = lnt_mesa_left(error[0], size);
+        }
     }
+    if (PACKED && begin >= end) cp_async_wait<0>(); /* what a thread brought it leaves */
+    while (PACKED && held.leaves()) held.leave();
 #pragma unroll
-    for (int i = 0; i < ROWS; i++)
-        if (i >= left_rows) leave_row(i);
+    for (int i = 0; i < ROWS && !PACKED; i++) {
+        int row = at.row(i);
+        asm volatile("" : "+r"(row)); /* or addresses of all rows are kept through the steps, and spilled */
+#pragma unroll
+        for (int c = 0; c < COLUMNS && row < K; c += 4) {
+            if (a.hT) leave(a.hT + H0 + (int64_t)row * K, at.column(c), K, &H[i][c]);
+            if (a.sT) leave(a.sT + G0 + (int64_t)row * V, at.column(c), V, &G[i][c]);
+        }
+    }
 }
 
 /* ---- wider states -------------------------------------------------------------------------------------------------------------------------- */
@@ -521,8 +589,10 @@ bool wide(const lnt_mesa_args *a) { return a->K > LNT_MESA_HELD || a->V > LNT_ME
 
 template <typename T, int W> void put_held(const step_args<T> &a, bool packed, int64_t heads, lnt_cuda *d)
 {
+    const size_t bytes = held_states<W>::BYTES;
+    packed = packed && !a.half && bytes <= d->base.block_shared;
     const auto kernel = a.half ? mesa_step<T, W, false, true> : packed ? mesa_step<T, W, true, false> : mesa_step<T, W, false, false>;
-    lnt_launch(d, kernel, (unsigned)heads, 2 * W, a);
+    lnt_launch_with(d, kernel, (unsigned)heads, 2 * W, packed ? bytes : 0, 1, a);
 }
 
 template <typename T>
