@@ -251,6 +251,8 @@ static void small(void **state)
     for (int R = 1; R <= 3; R += 2) {
         check_maps(c, R, 4672, 24);
         check_norm(c, R, 4160, 320, 1600, true);
+        check_maps(c, R, 7232, 24);           /* of one row two blocks a tile */
+        check_norm(c, R, 7232, 64, 40, true); /* so in the emulator, whose GPU has four multiprocessors */
     }
     linnet_context_destroy(c);
 }
