@@ -164,7 +164,7 @@ struct few_root {
         for (int i = 0; i < LNT_FEW_TILES / 32; i++) s += q[i];
         return warp_sum(s);
     }
-    static __device__ __forceinline__ float of(const few_norm &a, float sum) { return 1.0f / sqrtf(sum * a.mean + a.eps); }
+    static __device__ __forceinline__ float of(const few_norm &a, float sum) { return rsqrtf(fmaf(sum, a.mean, a.eps)); }
 };
 
 #endif

@@ -314,7 +314,7 @@ __device__ __forceinline__ void norm(const lnt_chain_head &h, const lnt_chain_op
     if (h.kind == LNT_ROW_SUM)
         r = 1.0f / (s + o.number[0]);
     else
-        r = 1.0f / sqrtf((layer || h.kind == LNT_ROW_RMS ? s * by : s) + o.number[0]);
+        r = rsqrtf((layer || h.kind == LNT_ROW_RMS ? s * by : s) + o.number[0]);
     const bool weights = form_of(h.operand[1]);
     if (form_of(h.operand[2]) && !layer) acts<KNOWN>(z, h.act);
 #pragma unroll

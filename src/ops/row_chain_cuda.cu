@@ -4,10 +4,9 @@
  * of the wait for the kernel before, the rest behind it. Then it goes through the functions. What one takes from another node is rounded as that node
  * would store it, and the sums of a row do not depend on other rows. Floor: every operand read once, and one latency of memory for all of them.
  *
- * Any chain goes by its table, in shared memory beside operands and results; those that layers have are code of their own, of whole rows or whole heads
- * a third of it. Slower: eight columns a
- * thread (H200, fourteen functions 13.2 us, two columns 5.7; of whole rows in one block 5.3, in a cluster 3.2); no faster: the table alone in shared
- * memory, or all of it once ahead of the wait, so that its code is in the caches. */
+ * Any chain goes by its table, in shared memory beside operands and results; those that layers have are code of their own, of whole rows or whole
+ * heads half of it. Slower: eight columns a thread (H200, fourteen functions 13.2 us, two columns 5.7; of whole rows in one block 5.3, in a cluster
+ * 3.2); no faster: the table alone in shared memory, or all of it once ahead of the wait, so that its code is in the caches. */
 #include "ops/row_chain_known.cuh"
 #include "ops/row_chain_maps.cuh"
 

@@ -72,11 +72,11 @@ template <int K> __global__ void __launch_bounds__(DECAY_THREADS, 2) decay_rule_
     if (!last)
 #pragma unroll
         for (int r = 0; r < ROWS; r++) load_pack<4>(S[r], state + (int64_t)r * 32 * a.V);
-    const float dt_bias = a.dt_bias[head];
+    const float dt_bias = a.dt_bias[head], A = a.A[head], D = a.D[mine];
     let_next(); /* the next product's weights queue up behind the state */
     await_last();
     if (there) now = to_float(a.c[row * a.c_row + c]);
-    const float dt = to_float(a.dt[row * a.dt_row + head]), A = a.A[head], D = a.D[mine], z = to_float(a.z[row * a.z_row + mine]);
+    const float dt = to_float(a.dt[row * a.dt_row + head]), z = to_float(a.z[row * a.z_row + mine]);
     if (there) x = column.get(now);
     if (last) {
         float d[1] = {a.n0 * dt + dt_bias};
@@ -132,6 +132,7 @@ template <int K> __global__ void __launch_bounds__(DECAY_NORM_THREADS) decay_nor
     const int c = i < K ? a.k + i : a.q + i - K;
     const int64_t row = blockIdx.y;
     const float2 w = *(const float2 *)(a.w + at);
+    const float mean = 1.0f / (float)a.cols;
     float second = 0.0f, third = 0.0f, s = 0.0f;
     if (i < 2 * K) {
         const float *from = a.window + row * a.window_row + c;
@@ -143,7 +144,7 @@ template <int K> __global__ void __launch_bounds__(DECAY_NORM_THREADS) decay_nor
     const float now = i < 2 * K ? to_float(a.c[row * a.c_row + c]) : 0.0f;
 #pragma unroll 4
     for (int n = (int)threadIdx.x % 32; n < tiles; n += 32) s += a.squares[row * tiles + n];
-    const float r = 1.0f / sqrtf(warp_sum(s) / (float)a.cols + a.eps);
+    const float r = rsqrtf(fmaf(warp_sum(s), mean, a.eps));
     if (i * DECAY_NORM_COLUMNS < a.cols)
         *(uint32_t *)(a.y + row * a.y_row + at) = two_halves(low_half(y) * (r * (w.x + a.more)), high_half(y) * (r * (w.y + a.more)));
     if (i < 2 * K) decay_move_up(a, row, c, second, third, now);

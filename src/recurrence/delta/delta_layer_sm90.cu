@@ -99,7 +99,7 @@ template <typename T> __device__ __forceinline__ float head_scale(const float *o
             for (int u = 0; u < U; u++) s += v[u] * v[u];
     }
     for (int o = lanes / 2; o; o >>= 1) s += __shfl_xor_sync(0xffffffffu, s, o);
-    return 1.0f / sqrtf(s * (1.0f / (float)V) + eps);
+    return rsqrtf(fmaf(s, 1.0f / (float)V, eps));
 }
 
 template <typename T> __device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
