@@ -9,7 +9,7 @@ static const lnt_arch_key keys[] = {
     {"norm_of", NULL, "\"group\""}, {"step_min", NULL, "0"}, {"adjust_size", NULL, "false"}, {"size_multiplier", NULL, "1"},
     {"residual_multiplier", NULL, "1"},
     {"embedding_multiplier", NULL, "1"}, {"logit_multiplier", NULL, "1"}, {"logit_divisor", NULL, "1"}, {"readout", NULL, "\"token\""},
-    {"residual_in_fp32", NULL, NULL},
+    {"residual_in_fp32", NULL, "true"},
     {0},
 };
 
