@@ -1,4 +1,5 @@
 /* The CUDA device: one GPU, one stream. Plain allocations; nothing is allocated in a step after the first, so there is no pool. */
+#include "device/block_clock.cuh"
 #include "device/fft.cuh"
 
 static lnt_cuda *self(lnt_device *d) { return (lnt_cuda *)d; }
@@ -205,6 +206,9 @@ extern "C" linnet_status lnt_cuda_open(lnt_ctx *c, int index, void *stream, lnt_
         lnt_fail(c, LINNET_EUNSUPPORTED, "%s has compute capability %d.%d; linnet needs 8.0 or more", p.name, p.major, p.minor);
         return lnt_hint(c, "Use --device cpu.");
     }
+#ifdef LINNET_BLOCK_CLOCK
+    if (e == cudaSuccess) lnt_block_clock_begin();
+#endif
     if (e == cudaSuccess && !stream) {
         e = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
         d->owns_stream = e == cudaSuccess;

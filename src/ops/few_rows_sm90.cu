@@ -12,6 +12,7 @@
  * tile (at most 30 clusters of four with 227 KB find places), and asking L2 for the states of the next layer (each MB takes the time it would have
  * taken later). Slower in a step of 64 sequences: four stages (6%) or six (0.9%; of 32 sequences 3.7%); stages of w and of x apart, 7 to 10 of the
  * first and 3 to 7 of the other (0.1 to 4%); more blocks than 1.5 for each multiprocessor (7%). */
+#include "device/block_clock.cuh"
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
@@ -40,7 +41,7 @@ struct share {
 };
 
 template <int NT>
-__device__ __forceinline__ void bring(const few_params &a, int part, int n, share k, char *ring, uint64_t *full, uint64_t *empty)
+__device__ __forceinline__ void bring(const few_params &a, int part, int n, share k, char *ring, uint64_t *full, uint64_t *empty, block_clock &clock)
 {
     constexpr int STAGE = W_BYTES + NT * 128;
     const CUtensorMap *top = &a.w[part], *low = a.to.swiglu ? &a.w[1] : top;
@@ -55,7 +56,7 @@ __device__ __forceinline__ void bring(const few_params &a, int part, int n, shar
         tensor_load(ring + i * STAGE + W_BYTES / 2, low, &full[i], at, second, once);
     }
     tensor_prefetch(&a.x[part]);
-    await_last();
+    await_last(), clock.goes_on();
 #pragma unroll 1
     for (int i = 0; i < first; i++) tensor_load(ring + i * STAGE + W_BYTES, &a.x[part], &full[i], early.next(), 0);
 #pragma unroll 1
@@ -205,6 +206,7 @@ __device__ __forceinline__ void cluster_leave()
 template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(const __grid_constant__ few_params a)
 {
     extern __shared__ __align__(1024) char ring[];
+    block_clock clock(CLOCK_PRODUCT_64, CONSUMERS);
     uint64_t *full = (uint64_t *)(ring + STAGES * (W_BYTES + NT * 128)), *empty = full + STAGES;
     const int rank = (int)blockIdx.x % a.split, tile = (int)blockIdx.x / a.split, part = few_part_at(a.to, tile);
     const few_part &p = a.to.p[part];
@@ -218,7 +220,7 @@ template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(co
     __syncthreads();
     let_next();
     if (threadIdx.x >= CONSUMERS) {
-        if (threadIdx.x == CONSUMERS) bring<NT>(a, part, n0, k, ring, full, empty);
+        if (threadIdx.x == CONSUMERS) bring<NT>(a, part, n0, k, ring, full, empty, clock);
         __syncwarp();
     } else {
         float d[NT / 2];

@@ -18,6 +18,7 @@
  * requests that x waits for); a root ahead of the products (1,600 cycles); blocks of one product kept one to a multiprocessor (RWKV-7 3%, Mesa 10%).
  * No faster: constants of the launch read ahead of the wait. A flag that a kernel's blocks count up in place of the end that await_last waits for:
  * 0.5 us a kernel (bench/step_chain.cu). */
+#include "device/block_clock.cuh"
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
@@ -204,12 +205,21 @@ template <bool SPLIT> __device__ __forceinline__ void keep(float (*rows)[ROWS], 
     }
 }
 
+/* r of a row of x, of whose squares `count` warps have a share. */
+__device__ __forceinline__ float root_of(const few_norm &a, const float *squares, int count)
+{
+    float sum = squares[0];
+    for (int w = 1; w < count; w++) sum += squares[w];
+    return few_root::of(a, sum);
+}
+
 /* ONE: of one row, whose x lies in shared memory, each warp's columns by themselves. SPLIT, of one row alone: the second block of two sends its
  * warps' sums to the first, which adds them behind its own. */
 template <stream_end END, bool ONE, bool SPLIT>
 __global__ void __launch_bounds__(THREADS, ONE ? 3 : 2) few_stream_kernel(const __grid_constant__ stream_args a)
 {
     extern __shared__ __align__(1024) char ring[];
+    block_clock clock(CLOCK_PRODUCT);
     uint64_t *const full = (uint64_t *)(ring + RING);
     float *const squares = (float *)(full + 2 * STAGES + 2); /* [WARPS]: behind a sum, what each warp has of its row of x */
     const uint32_t sent = shared_address(full + 2 * STAGES);
@@ -245,7 +255,7 @@ __global__ void __launch_bounds__(THREADS, ONE ? 3 : 2) few_stream_kernel(const 
             for (int c = 0; c < KEPT; c++) load_x(x[c], row + (c * SPAN < left ? c * SPAN : 0));
     };
     mbarrier_wait_at(bars, 0); /* a loop, behind which the compiler does not move what is computed so far, as it does behind await_last alone */
-    await_last();
+    await_last(), clock.goes_on();
     fetch();
     if (END == ADDED && !second && t.there) other.load(a.to.sum, r, t.n);
     if (norms) root.load(a.to.norm, min(warp / share_of, R - 1), warp % share_of, share_of);
@@ -274,11 +284,7 @@ __global__ void __launch_bounds__(THREADS, ONE ? 3 : 2) few_stream_kernel(const 
             if (threadIdx.x % 32 == 0) squares[warp] = sum;
         }
         named_sync(1, CONSUMERS);
-        if (norms && r < R && tile == own.tile) {
-            float sum = squares[r * share_of];
-            for (int w = 1; w < share_of; w++) sum += squares[r * share_of + w];
-            by = few_root::of(a.to.norm, sum);
-        }
+        if (norms && r < R && tile == own.tile) by = root_of(a.to.norm, squares + r * share_of, share_of);
         if (SPLIT) cluster_await(sent, 0);
         if (r < R && (t.there || END == ADDED)) {
             const int n = (int)threadIdx.x % ROWS;

@@ -7,6 +7,7 @@
  * Any chain goes by its table, in shared memory beside operands and results; those that layers have are code of their own, of whole rows or whole
  * heads half of it. Slower: eight columns a thread (H200, fourteen functions 13.2 us, two columns 5.7; of whole rows in one block 5.3, in a cluster
  * 3.2); no faster: the table alone in shared memory, or all of it once ahead of the wait, so that its code is in the caches. */
+#include "device/block_clock.cuh"
 #include "ops/row_chain_known.cuh"
 #include "ops/row_chain_maps.cuh"
 
@@ -17,6 +18,7 @@ using namespace row_chain;
 template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) chain_kernel(const __grid_constant__ lnt_chain a)
 {
     extern __shared__ __align__(16) char memory[];
+    block_clock clock(CLOCK_CHAIN);
     chain_place p;
     p.share = (chain_share *)memory, p.planes = memory + sizeof(chain_share);
     p.first = (int)(blockIdx.x * blockDim.x) * U, p.some = 0;
@@ -29,7 +31,7 @@ template <bool CLUSTER> __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS
     __syncthreads();
 #pragma unroll 1
     for (int late = 0; late < 2; late++) {
-        if (late) await_last();
+        if (late) await_last(), clock.goes_on();
         if (late && a.cu) p.seq = sequence_at({a.cu, a.n_seq, a.tokens}, p.row);
         bring(p, late ? a.early.end : 0, late ? a.late.units : a.early.units, late ? a.late.end : a.early.end);
     }
@@ -51,6 +53,7 @@ template <int WHICH, bool CLUSTER, int HEAD>
 __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __grid_constant__ lnt_chain a)
 {
     extern __shared__ __align__(16) char memory[];
+    block_clock clock(CLOCK_CHAIN);
     chain_place p;
     known_row<WHICH, HEAD> row;
     int turn = 0;
@@ -60,7 +63,7 @@ __global__ void __launch_bounds__(LNT_CHAIN_MOST_THREADS) known_kernel(const __g
     let_next();
     if (CLUSTER) open_cluster(p);
     row.template fetch<false>(a, p);
-    await_last();
+    await_last(), clock.goes_on();
     if (a.cu) p.seq = sequence_at({a.cu, a.n_seq, a.tokens}, p.row);
     row.template fetch<true>(a, p);
     if (CLUSTER) cluster_wait();
@@ -92,6 +95,7 @@ template <int WHICH, int K, class MAPS> __device__ __forceinline__ void step_rul
     float *state = o.state + blockIdx.y * o.state_stride + (int64_t)blockIdx.x * (K * K);
     const int c = ((int)threadIdx.x - (OWN ? LNT_RULE_THREADS : 0)) * U, others = LNT_RULE_THREADS - (OWN ? 0 : K / U);
     const bool here = c >= 0 && c < K, holds = !OWN || c < 0;
+    block_clock clock(CLOCK_RULE, OWN ? LNT_RULE_THREADS : 0);
     chain_place p;
     known_row<WHICH, K> row;
     rule_state<K, UNTIED> s;
@@ -111,7 +115,7 @@ template <int WHICH, int K, class MAPS> __device__ __forceinline__ void step_rul
     if constexpr (OWN)
         if (holds) w.load(maps, p.first, slots);
     let_next(); /* the next product's weights queue up behind the state */
-    await_last();
+    await_last(), clock.goes_on();
     if (here) row.template fetch<true, MAPS>(a, p);
     if constexpr (OWN) {
         if (holds) w.share(maps, p.row, x_maps);

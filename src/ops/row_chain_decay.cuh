@@ -11,6 +11,7 @@
 #ifndef LNT_OPS_ROW_CHAIN_DECAY_CUH
 #define LNT_OPS_ROW_CHAIN_DECAY_CUH
 
+#include "device/block_clock.cuh"
 #include "ops/rows.cuh"
 
 namespace row_chain {
@@ -57,6 +58,7 @@ __device__ __forceinline__ void decay_move_up(const decay_around &a, int64_t row
 template <int K> __global__ void __launch_bounds__(DECAY_THREADS, 2) decay_rule_kernel(const __grid_constant__ decay_around a)
 {
     constexpr int ROWS = K / 32;
+    block_clock clock(CLOCK_DECAY, 32 * DECAY_WARPS);
     __shared__ __align__(16) float q[K], k[K], v[DECAY_COLUMNS];
     __shared__ float4 sums[DECAY_WARPS][8];
     __shared__ float less; /* e^{d A} - 1, which keeps a small gate's accuracy over many tokens */
@@ -74,7 +76,7 @@ template <int K> __global__ void __launch_bounds__(DECAY_THREADS, 2) decay_rule_
         for (int r = 0; r < ROWS; r++) load_pack<4>(S[r], state + (int64_t)r * 32 * a.V);
     const float dt_bias = a.dt_bias[head], A = a.A[head], D = a.D[mine];
     let_next(); /* the next product's weights queue up behind the state */
-    await_last();
+    await_last(), clock.goes_on();
     if (there) now = to_float(a.c[row * a.c_row + c]);
     const float dt = to_float(a.dt[row * a.dt_row + head]), z = to_float(a.z[row * a.z_row + mine]);
     if (there) x = column.get(now);
@@ -128,6 +130,7 @@ template <int K> __global__ void __launch_bounds__(DECAY_THREADS, 2) decay_rule_
 /* `tiles` sums of squares a row. */
 template <int K> __global__ void __launch_bounds__(DECAY_NORM_THREADS) decay_norm_kernel(const __grid_constant__ decay_around a, int tiles)
 {
+    block_clock clock(CLOCK_DECAY_NORM);
     const int i = (int)(blockIdx.x * DECAY_NORM_THREADS + threadIdx.x), at = min(i * DECAY_NORM_COLUMNS, a.cols - DECAY_NORM_COLUMNS);
     const int c = i < K ? a.k + i : a.q + i - K;
     const int64_t row = blockIdx.y;
@@ -139,7 +142,7 @@ template <int K> __global__ void __launch_bounds__(DECAY_NORM_THREADS) decay_nor
         second = from[a.window_cols], third = from[2 * (int64_t)a.window_cols];
     }
     let_next();
-    await_last();
+    await_last(), clock.goes_on();
     const uint32_t y = *(const uint32_t *)(a.y + row * a.y_row + at);
     const float now = i < 2 * K ? to_float(a.c[row * a.c_row + c]) : 0.0f;
 #pragma unroll 4

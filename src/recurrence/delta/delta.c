@@ -1,6 +1,7 @@
 /* The delta core: DeltaNet, Gated DeltaNet, KDA. Equations: operators.md#delta. */
 #include "ops/row_chain.h"
 #include "recurrence/delta/delta.h"
+#include "recurrence/delta/delta_impls.h"
 #include "recurrence/delta/delta_node.h"
 #include "recurrence/recur_node.h"
 #include "simd/variant.h"
@@ -10,19 +11,6 @@ LNT_DECLARE_VARIANTS(const lnt_recur_impl, lnt_delta_chunk);
 LNT_DECLARE_FLOAT_VARIANTS(const lnt_recur_impl, lnt_delta_recurrent);
 
 #ifdef LINNET_CUDA
-/* Chunks of 64 on tensor cores, on Hopper's and on any since sm_80; the general chunk form; the token form. */
-const char *lnt_delta_fast_declines(const void *args, bool backward);
-const char *lnt_delta_cuda_declines(const void *args, bool backward);
-size_t lnt_delta_fast_workspace(const void *args, bool backward, int threads);
-size_t lnt_delta_chunk_cuda_workspace(const void *args, bool backward, int threads);
-void lnt_delta_sm80_forward(const void *args, const lnt_device *d);
-void lnt_delta_sm80_backward(const void *args, const lnt_device *d);
-void lnt_delta_sm90_forward(const void *args, const lnt_device *d);
-void lnt_delta_sm90_backward(const void *args, const lnt_device *d);
-void lnt_delta_chunk_cuda_forward(const void *args, const lnt_device *d);
-void lnt_delta_chunk_cuda_backward(const void *args, const lnt_device *d);
-void lnt_delta_recurrent_cuda_forward(const void *args, const lnt_device *d);
-
 extern const lnt_recur_impl lnt_kda_row_cuda;   /* decay_vector_cuda.cu */
 extern const lnt_recur_impl lnt_kda_chunk_sm90; /* delta_vector_sm90.cu */
 extern const lnt_recur_impl lnt_delta_product_sm90, lnt_delta_product_sm80, lnt_delta_product_cuda; /* delta_product_cuda.cu */

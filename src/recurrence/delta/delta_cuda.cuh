@@ -15,6 +15,7 @@
 #include "recurrence/chunk/gates.cuh"
 
 extern "C" {
+#include "recurrence/delta/delta_impls.h"
 #include "recurrence/recur_args.h"
 }
 
@@ -47,9 +48,6 @@ typedef struct {
 
 /* sum of ceil(length / 64), from the host's cu_seqlens, which are of tokens where tokens have several writes (delta_product_cuda.cu). */
 int64_t lnt_delta_chunks(const lnt_recur_args *a);
-
-/* NULL: the fast path takes this call on this thread's GPU (bf16, K and V in {64,128}, tokens < 2^31); otherwise why not. */
-extern "C" const char *lnt_delta_fast_declines(const void *args, bool backward);
 
 /* The views from `at` on (NULL: only `bytes` is of use). keep: for the backward pass. */
 lnt_delta_sweep lnt_delta_sweep_at(const lnt_recur_args *a, void *at, bool keep);
@@ -158,20 +156,6 @@ static inline cudaError_t lnt_delta_put(void (*kernel)(Args), const Args &p, int
         attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
     return cudaLaunchKernelEx(&config, kernel, p);
-}
-
-/* What delta.c lists: the fast path in mma.sync and in wgmma; the general path (float32 and bf16, K up to 256 and V up to 1024); token by token. */
-extern "C" {
-const char *lnt_delta_cuda_declines(const void *args, bool backward);
-size_t lnt_delta_fast_workspace(const void *args, bool backward, int threads);
-size_t lnt_delta_chunk_cuda_workspace(const void *args, bool backward, int threads);
-void lnt_delta_sm80_forward(const void *args, const lnt_device *d);
-void lnt_delta_sm80_backward(const void *args, const lnt_device *d);
-void lnt_delta_sm90_forward(const void *args, const lnt_device *d);
-void lnt_delta_sm90_backward(const void *args, const lnt_device *d);
-void lnt_delta_chunk_cuda_forward(const void *args, const lnt_device *d);
-void lnt_delta_chunk_cuda_backward(const void *args, const lnt_device *d);
-void lnt_delta_recurrent_cuda_forward(const void *args, const lnt_device *d);
 }
 
 #endif

@@ -17,6 +17,7 @@
  * registers, for three blocks a multiprocessor (39.8); 127 registers, which leave no place for the next product's blocks (8 sequences: 3% of a
  * step); S' by ordinary stores (46.6), by way of the place of S and the copy engine (1.5% of a step, of one sequence 2.5); loads that leave L2 first
  * (39.7); states asked for behind await_last (1.5% of a step). */
+#include "device/block_clock.cuh"
 #include "device/wgmma.cuh"
 #include "ops/short_conv.cuh"
 
@@ -179,6 +180,7 @@ template <typename T, int K> __global__ void __maxnreg__(104) layer_step(const _
     const int part = warp < 2 ? warp : 2, at = 4 * (warp < 2 ? lane : tid - 64); /* warps for q, k and v */
     const layer_conv &f = p.conv[part];
     layer_unit unit;
+    block_clock clock(CLOCK_DELTA);
     if (tid == 0) {
         for (int j = 0; j < K / CHUNK; j++) mbarrier_init(&full[j], 1);
         mbarrier_init_fence();
@@ -197,7 +199,7 @@ template <typename T, int K> __global__ void __maxnreg__(104) layer_step(const _
         if (converts) unit.load(f, n, c);
         if (i == 0) {
             let_next(); /* the next product's weights queue up behind what is needed here */
-            await_last();
+            await_last(), clock.goes_on();
         }
         const float a = p.g ? expf(p.g[hv]) : 1.0f, beta = p.beta[hv];
         const bool finishes = tid < V && p.y;

@@ -14,6 +14,7 @@
 
 #include <float.h>
 
+#include "device/block_clock.cuh"
 #include "device/mma.cuh"
 #include "ops/rows.cuh"
 #include "recurrence/decay/decay_cuda.cuh"
@@ -254,6 +255,7 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
 {
     constexpr int ROWS = W / SHARE;
     extern __shared__ __align__(16) float memory[];
+    block_clock clock(CLOCK_MESA);
     held_states<W> held = {memory};
     __shared__ __align__(16) float shared[2][W], rows[2][W];
     __shared__ float parts[2 * W / 32];
@@ -278,7 +280,7 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
     step_conv<T, W> conv;
     if (a.conv[0].x) conv.load(a, n, h);
     let_next(); /* the next product's weights queue up behind the states */
-    await_last();
+    await_last(), clock.goes_on();
     const lnt_mesa_course course = lnt_mesa_course_now(a);
     int turn = 0;
     if (PACKED) held.aim(a, H0, G0);
