@@ -462,33 +462,36 @@ static void readout_is_our_own(void **state)
 }
 
 /* No switch is lost by a file: where a type's class has it not, what is set the other way is written as linnet's own, and reads back. */
+static bool switch_reads_back(const char *type, int table, int row)
+{
+    linnet_config *k, *again;
+    void *base;
+    const lnt_part *part;
+    assert_int_equal(linnet_config_create(ctx, type, &k), LINNET_OK);
+    const lnt_options *t = lnt_config_table(k, table, &base, &part);
+    const char *key = t->row[row].key, *is = lnt_option_get(&t->row[row], base).integer ? "true" : "false";
+    const bool turns = linnet_config_set(ctx, k, key, *is == 't' ? "false" : "true") == LINNET_OK && lnt_config_check(ctx, k) == LINNET_OK;
+    if (turns) { /* else not beside the others */
+        if (load(linnet_config_json(k), &again) != LINNET_OK) fail_msg("%s, %s: %s", type, key, linnet_error_message(ctx));
+        if (!strcmp(value(again, key), is)) fail_msg("%s: %s does not read back", type, key);
+        assert_string_equal(linnet_config_json(k), linnet_config_json(again));
+        linnet_config_destroy(again);
+    }
+    linnet_config_destroy(k);
+    return turns;
+}
 static void switches_read_back(void **state)
 {
     (void)state;
     int turned = 0;
     for (int i = 0; type_at(i); i++) {
-        linnet_config *k, *again;
+        linnet_config *k;
         void *base;
         const lnt_part *part;
         const lnt_options *t;
         assert_int_equal(linnet_config_create(ctx, type_at(i), &k), LINNET_OK);
         for (int n = 0; (t = lnt_config_table(k, n, &base, &part)); n++)
-            for (int j = 0; j < t->n; j++) {
-                if (t->row[j].kind != LNT_OPTION_SWITCH) continue;
-                const char *key = t->row[j].key, *is = lnt_option_get(&t->row[j], base).integer ? "true" : "false";
-                if (linnet_config_set(ctx, k, key, *is == 't' ? "false" : "true") != LINNET_OK || lnt_config_check(ctx, k) != LINNET_OK) {
-                    linnet_config_destroy(k); /* not beside the others */
-                    assert_int_equal(linnet_config_create(ctx, type_at(i), &k), LINNET_OK);
-                    t = lnt_config_table(k, n, &base, &part);
-                    continue;
-                }
-                if (load(linnet_config_json(k), &again) != LINNET_OK) fail_msg("%s, %s: %s", type_at(i), key, linnet_error_message(ctx));
-                if (!strcmp(value(again, key), is)) fail_msg("%s: %s does not read back", type_at(i), key);
-                assert_string_equal(linnet_config_json(k), linnet_config_json(again));
-                assert_int_equal(linnet_config_set(ctx, k, key, is), LINNET_OK);
-                linnet_config_destroy(again);
-                turned++;
-            }
+            for (int j = 0; j < t->n; j++) turned += t->row[j].kind == LNT_OPTION_SWITCH && switch_reads_back(type_at(i), n, j);
         linnet_config_destroy(k);
     }
     assert_true(turned > 100);
