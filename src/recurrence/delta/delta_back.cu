@@ -182,15 +182,6 @@ __device__ void weak_rows(const outputs_args &p, const gates &w, uint8_t *shared
 
 /* ---- two CTAs of a cluster (Hopper) --------------------------------------------------------------------------------------------------- */
 
-/* What the other CTA stores here is counted by a barrier; once in its life. */
-template <int COUNT> __device__ __forceinline__ void handover_make(uint32_t barrier)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\nfence.mbarrier_init.release.cluster;" ::"r"(barrier), "n"(COUNT) : "memory");
-}
-template <int BYTES> __device__ __forceinline__ void handover_expect(uint32_t barrier)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "n"(BYTES) : "memory");
-}
 /* The two heads' sums of a warp's [16][KH]: the warp whose half it is not gives them to its like in the other CTA, the other adds. Which of the two
  * comes first does not change a sum. */
 template <int KH> __device__ __forceinline__ void give(const float (&x)[KH / 8][4], uint32_t stage, uint32_t barrier, int rank, int rb)
@@ -206,13 +197,7 @@ template <int KH> __device__ __forceinline__ void give(const float (&x)[KH / 8][
 }
 template <int KH> __device__ __forceinline__ void take(float (&x)[KH / 8][4], uint32_t stage, uint32_t barrier, int rb)
 {
-    uint32_t done;
-    do {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(barrier)
-                     : "memory");
-    } while (!done);
+    cluster_await(barrier, 0);
 #pragma unroll
     for (int n = 0; n < KH / 8; n++) {
         const uint4 y = load_shared_16(stage + rb * (64 * KH) + (threadIdx.x & 31) * 16 + n * 512);
@@ -436,8 +421,8 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     if constexpr (PAIR) {
         asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
         if (tid == 0) {
-            handover_make<1>(handover);
-            handover_make<1>(handover + 8);
+            cluster_barrier(handover);
+            cluster_barrier(handover + 8);
         }
         cluster_arrive(); /* `stage` is free */
     }
@@ -457,8 +442,8 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     cp_async_wait<1>();
     __syncthreads();
     if (PAIR && tid == 0) {
-        handover_expect<C * KH * 4>(handover);
-        handover_expect<C * KH * 4>(handover + 8);
+        cluster_expect(handover, C * KH * 4);
+        cluster_expect(handover + 8, C * KH * 4);
     }
 
 #pragma unroll
