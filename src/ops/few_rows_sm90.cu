@@ -23,6 +23,8 @@ constexpr int CONSUMERS = 2 * TILE, THREADS = CONSUMERS + 32;
 constexpr int PITCH = TILE + 4; /* floats of a row of sums: a warp's stores fall into 32 banks */
 constexpr int STAGES = 7, MOST_SPLIT = 8; /* two blocks share a multiprocessor, and have all of its memory for 64 rows */
 
+constexpr int PASS = CONSUMERS / (TILE / 4), PASSES = 64 / PASS; /* rows that a block puts at once where a thread has four of one's results */
+
 struct few_params {
     CUtensorMap x[LNT_FEW_PARTS], w[LNT_FEW_PARTS];
     few_parts to;
@@ -150,8 +152,9 @@ __device__ __noinline__ void put_any(const few_part &p, bool swiglu, bool wide, 
 /* This block's share of the tile's rows of x; a thread has four neighbours of every `pass`-th. What is usual has its sums read all at once: one after
  * the other they took 2 to 4 us. But a step's kernels take turns, and each finds little of itself in the instruction cache: with all cases inlined
  * (180 KB) a tile alone took 1.5 us less, and a step of 64 sequences 5% longer. */
-__device__ __forceinline__ void put_share(const few_params &a, const few_part &p, int n0, int rank, uint32_t sums)
+__device__ __forceinline__ void put_share(const few_params &a, const few_part &p, int n0, int rank, uint32_t sums, const float *roots)
 {
+    const auto root = [&](int r) { return roots ? roots[r] : 1.0f; };
     const bool swiglu = a.to.swiglu;
     const int width = (swiglu ? HALF : TILE) / 4, pass = CONSUMERS / width, n = (int)threadIdx.x % width * 4, end = a.to.R * (rank + 1) / a.split;
     const bool wide = p.ldy % 4 == 0 && p.step == 1 && (uintptr_t)p.y % 16 == 0 && n0 + n + 4 <= p.N && !p.add;
@@ -160,25 +163,27 @@ __device__ __forceinline__ void put_share(const few_params &a, const few_part &p
     const uint32_t from = sums + (uint32_t)n * 4;
     if (n0 + n >= p.N || first >= end) return;
     if (a.split == 1 && wide && p.act == LNT_IDENTITY && !p.bias) {
-        constexpr int MOST = 64 / (CONSUMERS / (TILE / 4)), HALVES = 64 / (CONSUMERS / (HALF / 4));
-        float4 x[MOST];
+        constexpr int HALVES = 64 / (CONSUMERS / (HALF / 4));
+        float4 x[PASSES];
         if (swiglu) {
 #pragma unroll
-            for (int i = 0; i < MOST; i++) x[i] = read_shared(from + (uint32_t)(min(first + i / 2 * pass, end - 1) * PITCH + i % 2 * HALF) * 4);
+            for (int i = 0; i < PASSES; i++) x[i] = read_shared(from + (uint32_t)(min(first + i / 2 * pass, end - 1) * PITCH + i % 2 * HALF) * 4);
 #pragma unroll
             for (int i = 0; i < HALVES; i++) {
-                float s[4] = {x[2 * i].x, x[2 * i].y, x[2 * i].z, x[2 * i].w};
-                const float u[4] = {x[2 * i + 1].x, x[2 * i + 1].y, x[2 * i + 1].z, x[2 * i + 1].w};
+                const float by = root(min(first + i * pass, end - 1));
+                float s[4] = {by * x[2 * i].x, by * x[2 * i].y, by * x[2 * i].z, by * x[2 * i].w};
+                const float u[4] = {by * x[2 * i + 1].x, by * x[2 * i + 1].y, by * x[2 * i + 1].z, by * x[2 * i + 1].w};
                 few_gate(p, s, u);
                 if (first + i * pass < end) put_four(p, (first + i * pass) * p.ldy + to, s);
             }
             return;
         }
 #pragma unroll
-        for (int i = 0; i < MOST; i++) x[i] = read_shared(from + (uint32_t)(min(first + i * pass, end - 1) * PITCH) * 4);
+        for (int i = 0; i < PASSES; i++) x[i] = read_shared(from + (uint32_t)(min(first + i * pass, end - 1) * PITCH) * 4);
 #pragma unroll
-        for (int i = 0; i < MOST; i++) {
-            const float s[4] = {p.alpha * x[i].x, p.alpha * x[i].y, p.alpha * x[i].z, p.alpha * x[i].w};
+        for (int i = 0; i < PASSES; i++) {
+            const float by = p.alpha * root(min(first + i * pass, end - 1));
+            const float s[4] = {by * x[i].x, by * x[i].y, by * x[i].z, by * x[i].w};
             if (first + i * pass < end) put_four(p, (first + i * pass) * p.ldy + to, s);
         }
         return;
@@ -188,6 +193,8 @@ __device__ __forceinline__ void put_share(const few_params &a, const few_part &p
         float s[4], u[4] = {};
         add_up(from + (uint32_t)(r * PITCH) * 4, a.split, s);
         if (swiglu) add_up(from + (uint32_t)(r * PITCH + HALF) * 4, a.split, u);
+#pragma unroll
+        for (int j = 0; j < 4 && roots; j++) s[j] *= roots[r], u[j] *= roots[r];
         if (wide && !swiglu && p.act == LNT_IDENTITY && !p.bias) {
 #pragma unroll
             for (int j = 0; j < 4; j++) s[j] *= p.alpha;
@@ -197,20 +204,64 @@ __device__ __forceinline__ void put_share(const few_params &a, const few_part &p
     }
 }
 
+/* What the norm ahead makes of each row of x, by all consumers; behind their barrier it is there. */
+__device__ __forceinline__ void find_roots(const few_params &a, float *roots)
+{
+    const int row = (int)threadIdx.x / 2, tiles = a.to.norm.tiles;
+    const float *squares = a.to.norm.squares + min(row, a.to.R - 1) * tiles;
+    float s = 0.0f;
+#pragma unroll 16
+    for (int i = (int)threadIdx.x % 2; i < tiles; i += 2) s += squares[i];
+    s += __shfl_xor_sync(0xffffffffu, s, 1);
+    if (row < a.to.R && threadIdx.x % 2 == 0) roots[row] = few_root::of(a.to.norm, s);
+}
+
+/* This block's share of a tile whose results join the stream (lnt_few_sum): four neighbours of every PASS'th row a thread, whose addends are on their
+ * way before the cluster's barrier. */
+struct few_sums {
+    few_addend<4> e;
+    float4 x[PASSES];
+    int n, first, end;
+    __device__ __forceinline__ void load(const few_params &a, const few_part &p, int n0, int rank)
+    {
+        n = n0 + (int)threadIdx.x % 16 * 4, first = a.to.R * rank / a.split + (int)threadIdx.x / 16, end = a.to.R * (rank + 1) / a.split;
+        const int at = min(n, p.N - 4);
+        load_pack<4>(e.w, a.to.sum.w + at);
+#pragma unroll
+        for (int i = 0; i < PASSES; i++)
+            if (first + i * PASS < end) x[i] = *(const float4 *)(a.to.sum.x + (first + i * PASS) * a.to.sum.ldx + at);
+    }
+    __device__ __forceinline__ void put(const few_params &a, const few_part &p, int tile, uint32_t sums)
+    {
+#pragma unroll
+        for (int i = 0; i < PASSES; i++) {
+            const int r = first + i * PASS;
+            if (r >= end) continue;
+            float s[4];
+            add_up(sums + (uint32_t)(r * PITCH + (int)threadIdx.x % 16 * 4) * 4, a.split, s);
+            *(float4 *)e.x = x[i];
+            few_squares(a.to.sum, r, tile, n < p.N ? e.put(a.to.sum, p, r, n, s) : 0.0f);
+        }
+    }
+};
+
 /* The others may still be reading; nothing that was written is waited for. */
 __device__ __forceinline__ void cluster_leave()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(const __grid_constant__ few_params a)
+/* SUM: lnt_few_sum. */
+template <int NT, bool SUM> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(const __grid_constant__ few_params a)
 {
     extern __shared__ __align__(1024) char ring[];
     block_clock clock(CLOCK_PRODUCT_64, CONSUMERS);
     uint64_t *full = (uint64_t *)(ring + STAGES * (W_BYTES + NT * 128)), *empty = full + STAGES;
+    float *roots = !SUM && a.to.norm.squares ? (float *)(empty + STAGES) : NULL;
     const int rank = (int)blockIdx.x % a.split, tile = (int)blockIdx.x / a.split, part = few_part_at(a.to, tile);
     const few_part &p = a.to.p[part];
     const int n0 = (tile - p.first) * (a.to.swiglu ? HALF : TILE), begin = a.boxes * rank / a.split;
+    [[maybe_unused]] few_sums joined;
     share k = {begin, a.boxes * (rank + 1) / a.split - begin, 0};
     k.at = (int)((unsigned)tile * 5u % (unsigned)k.count);
     if (threadIdx.x == CONSUMERS) {
@@ -224,16 +275,21 @@ template <int NT> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(co
         __syncwarp();
     } else {
         float d[NT / 2];
+        if (roots) await_last(), find_roots(a, roots);
         multiply<NT>(k.count, ring, full, empty, d);
         named_sync(1, CONSUMERS); /* the sums lie where the ring was */
         keep<NT>(a, (float *)ring, d);
     }
     await_last();
+    if (SUM && threadIdx.x < CONSUMERS) joined.load(a, p, n0, rank);
     if (a.split > 1)
         cluster_sync();
     else
         __syncthreads();
-    if (threadIdx.x < CONSUMERS) put_share(a, p, n0, rank, shared_address(ring));
+    if constexpr (SUM) {
+        if (threadIdx.x < CONSUMERS) joined.put(a, p, tile, shared_address(ring));
+    } else if (threadIdx.x < CONSUMERS)
+        put_share(a, p, n0, rank, shared_address(ring), roots);
     __syncwarp();
     if (a.split > 1) cluster_leave();
 }
@@ -248,9 +304,9 @@ int split_of(int tiles, int boxes, int multiprocessors)
 
 template <int NT> void launch(const lnt_cuda *d, const few_params &a)
 {
-    const size_t bytes = STAGES * (W_BYTES + NT * 128) + 2 * STAGES * sizeof(uint64_t);
+    const size_t bytes = STAGES * (W_BYTES + NT * 128) + 2 * STAGES * sizeof(uint64_t) + 64 * sizeof(float);
     static_assert(sizeof(float) * NT * PITCH <= STAGES * (W_BYTES + NT * 128), "the sums lie where the ring was");
-    lnt_launch_with(d, few_tiles_kernel<NT>, (unsigned)(a.to.tiles * a.split), THREADS, bytes, a.split, a);
+    lnt_launch_with(d, a.to.sum.x ? few_tiles_kernel<NT, true> : few_tiles_kernel<NT, false>, (unsigned)(a.to.tiles * a.split), THREADS, bytes, a.split, a);
 }
 
 } // namespace
