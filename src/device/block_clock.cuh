@@ -24,12 +24,8 @@ struct block_record {
 static __device__ block_record *block_clock_record;
 void lnt_block_clock_add(void (*set)(block_record *));
 void lnt_block_clock_begin(); /* of a device */
-static struct block_clock_registered {
-    block_clock_registered()
-    {
-        lnt_block_clock_add([](block_record *r) { cudaMemcpyToSymbol(block_clock_record, &r, sizeof r); });
-    }
-} block_clock_registered;
+static void block_clock_set(block_record *r) { cudaMemcpyToSymbol(block_clock_record, &r, sizeof r); }
+[[maybe_unused]] static const bool block_clock_is_known = (lnt_block_clock_add(block_clock_set), true);
 
 /* Thread `who` of a block keeps its times, to the end of the clock's life. */
 struct block_clock {

@@ -123,6 +123,15 @@ __device__ __forceinline__ void cluster_send(uint32_t address, uint32_t barrier,
                  : "memory");
 #endif
 }
+__device__ __forceinline__ void cluster_send(uint32_t address, uint32_t barrier, int rank, float4 x)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("{ .reg .b32 a, b; mapa.shared::cluster.u32 a, %0, %2; mapa.shared::cluster.u32 b, %1, %2; "
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [a], {%3, %4, %5, %6}, [b]; }" ::"r"(address),
+                 "r"(barrier), "r"(rank), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+                 : "memory");
+#endif
+}
 __device__ __forceinline__ void cluster_await(uint32_t barrier, uint32_t parity)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

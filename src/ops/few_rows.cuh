@@ -92,23 +92,23 @@ template <int U> __device__ __forceinline__ void few_gate(const few_part &p, flo
     }
 }
 
-/* What becomes of sums s of the rows of w from n on; with `swiglu`, of gates s and the sums u. */
-template <int U> __device__ __forceinline__ void few_result(const few_part &p, bool swiglu, int n, float (&s)[U], const float (&u)[U])
+/* What becomes of sums s of the rows of w from n on, U of each row of x; with `swiglu`, of gates s and the sums u. */
+template <int U, int L> __device__ __forceinline__ void few_result(const few_part &p, bool swiglu, int n, float (&s)[L], const float (&u)[L])
 {
     if (swiglu) few_gate(p, s, u);
     else
 #pragma unroll
-        for (int i = 0; i < U; i++) s[i] *= p.alpha;
+        for (int i = 0; i < L; i++) s[i] *= p.alpha;
     if (p.bias) {
 #pragma unroll
-        for (int i = 0; i < U; i++) s[i] = as_bf16(s[i]) + (n + i < p.N ? p.bias[n + i] : 0.0f);
+        for (int i = 0; i < L; i++) s[i] = as_bf16(s[i]) + (n + i % U < p.N ? p.bias[n + i % U] : 0.0f);
     }
     if (p.act == LNT_IDENTITY) return;
 #pragma unroll
-    for (int i = 0; i < U; i++) s[i] = as_bf16(s[i]);
+    for (int i = 0; i < L; i++) s[i] = as_bf16(s[i]);
     act_all(s, p.act);
 #pragma unroll
-    for (int i = 0; i < U; i++) s[i] *= p.scale;
+    for (int i = 0; i < L; i++) s[i] *= p.scale;
 }
 
 /* ---- a sum behind a product, and the root of its norm ------------------------------------------------------------------------------ */

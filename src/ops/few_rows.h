@@ -23,7 +23,7 @@ typedef struct {
     int64_t ldx, K;
 } lnt_few_part;
 
-/* A sum and an rmsnorm behind a product of up to 16 rows, of one part without an activation: z = x + y, y rounded to bf16, and z w, which the next
+/* A sum and an rmsnorm behind a product of one part without an activation: z = x + y, y rounded to bf16, and z w, which the next
  * product reads where z r w was meant, r = (mean z^2 + eps)^-1/2, and multiplies its results by r. For that, every tile's sum of z^2 is kept. */
 typedef struct {
     const float *x;  /* [R, ldx] */

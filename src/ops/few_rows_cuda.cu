@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS) few_rows_kernel(const __gr
         }
         if (a.to.norm.squares) s[0] *= roots[r], u[0] *= roots[r];
         if (!there) continue;
-        few_result(p, swiglu, n0 + n, s, u);
+        few_result<1>(p, swiglu, n0 + n, s, u);
         put_sum<any1>({p.y, p.f32}, r * p.ldy + (n0 + n) * p.step, s, p.add);
     }
 }

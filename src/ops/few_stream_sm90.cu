@@ -128,7 +128,7 @@ template <stream_end END> struct stream_tile {
         const few_part &p = a.p[part];
         float s[1] = {sum};
         const float none[1] = {};
-        if (END == PLAIN) few_result(p, false, n, s, none);
+        if (END == PLAIN) few_result<1>(p, false, n, s, none);
         put_sum<any1>({p.y, p.f32}, to, s, p.add);
     }
 };
