@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""When the blocks of a decoding step's kernels begin, go on behind the kernels ahead, and end, on a GPU.
+"""When the blocks of a decoding step's kernels begin, go on behind the kernels ahead, pass marks and end, on a GPU.
 
     cmake -B build-clock -G Ninja -DLINNET_CUDA=ON -DLINNET_BLOCK_CLOCK=ON && ninja -C build-clock
     bench/decode_blocks.py build-clock/linnet [--kernels N] -- --mixer rwkv7 --layers 8 --width 2048 --heads 16
 
 What follows `--` is for `linnet bench decode`, run on a GPU in bf16 by a build whose blocks keep times (src/device/block_clock.cuh), which takes some per
-cent of a step. A line for each of N kernels that follow one another in one of its last steps, in us from the end of the last block of the one ahead: when its
-blocks begin, go on behind await_last and end, each as first, median, last. Kernels that keep no times, norms of many rows among them, are not there.
+cent of a step. A line for each of N kernels that follow one another in one of its last steps, in us from the end of the last block of the one ahead: when
+its blocks begin, go on behind await_last and end, each as first, median, last; of products of 17 to 64 rows also when the first of x is there, when all
+is multiplied, and when the sums are where they are added up. Kernels that keep no times, norms of many rows among them, are not there.
 With --record FILE nothing runs, and what such a run has written is read. Standard library only."""
 import argparse
 import os
@@ -17,7 +18,8 @@ import sys
 import tempfile
 
 KINDS = ["product", "product, 17 to 64 rows", "chain", "chain with a rule", "decay rule", "its norm", "mesa step", "delta layer"]
-LINE = struct.Struct("<6I")  # begin, on, end, kind, blocks, multiprocessor
+MARKS = {1: ("x", "products", "sums")}
+LINE = struct.Struct("<9I")  # begin, on, end, kind, blocks, multiprocessor, marks
 NEWEST = 40000
 
 
@@ -31,7 +33,7 @@ def lines_of(record):
     raw = [LINE.unpack_from(data, (count - n + i) % room * LINE.size) for i in range(n)]
     zero = raw[-1][0]
     signed = lambda t: (t - zero + (1 << 31)) % (1 << 32) - (1 << 31)
-    return sorted(([signed(r[0]), signed(r[1]), signed(r[2]), *r[3:]] for r in raw), key=lambda r: r[1])
+    return sorted(([signed(r[0]), signed(r[1]), signed(r[2]), *r[3:6], *map(signed, r[6:])] for r in raw), key=lambda r: r[1])
 
 
 def kernels_of(lines):
@@ -68,8 +70,10 @@ def main():
     print(f"{'kernel':24}{'blocks':>7}{'SMs':>5}   {'begin':^20}   {'go on':^20}   {'end':^20}")
     for ahead, ((kind, blocks), lines) in zip(kernels[first - 1:], kernels[first:first + a.kernels]):
         zero = max(r[2] for r in ahead[1])
-        times = ["".join(f"{(x - zero) / 1000:7.1f}" for x in (min(c), statistics.median(c), max(c))) for c in (list(c) for c in zip(*(r[:3] for r in lines)))]
-        print(f"{KINDS[kind]:24}{blocks:7}{len({r[5] for r in lines}):5}  " + "  ".join(times))
+        columns = list(zip(*lines))
+        shown = lambda i: "".join(f"{(f(columns[i]) - zero) / 1000:7.1f}" for f in (min, statistics.median, max))
+        marks = "  ".join(f"{name}{shown(6 + i)}" for i, name in enumerate(MARKS.get(kind, ())))
+        print(f"{KINDS[kind]:24}{blocks:7}{len({r[5] for r in lines}):5}  " + "  ".join(shown(i) for i in range(3)) + ("  " + marks if marks else ""))
 
 
 if __name__ == "__main__":

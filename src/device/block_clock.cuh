@@ -1,6 +1,6 @@
-/* When the blocks of a decoding step's kernels begin, go on behind await_last and end: what bench/decode_blocks.py prints. In a build with
- * LINNET_BLOCK_CLOCK each block keeps a line of them, which go to the file that the environment's LINNET_BLOCK_CLOCK names; in any other nothing here
- * makes code. */
+/* When the blocks of a decoding step's kernels begin, go on behind await_last, pass up to three marks and end: what bench/decode_blocks.py prints.
+ * In a build with LINNET_BLOCK_CLOCK each block keeps a line of them, which go to the file that the environment's LINNET_BLOCK_CLOCK names; in any
+ * other nothing here makes code. */
 #ifndef LNT_DEVICE_BLOCK_CLOCK_CUH
 #define LNT_DEVICE_BLOCK_CLOCK_CUH
 
@@ -13,7 +13,7 @@ enum block_kind { CLOCK_PRODUCT, CLOCK_PRODUCT_64, CLOCK_CHAIN, CLOCK_RULE, CLOC
 
 /* Times in ns, their low 32 bits. */
 struct block_times {
-    uint32_t begin, on, end, kind, blocks, sm;
+    uint32_t begin, on, end, kind, blocks, sm, mark[3]; /* mark: 0 where there is none */
 };
 struct block_record {
     uint32_t count, unused;
@@ -30,7 +30,7 @@ static void block_clock_set(block_record *r) { cudaMemcpyToSymbol(block_clock_re
 /* Thread `who` of a block keeps its times, to the end of the clock's life. */
 struct block_clock {
     block_kind kind;
-    uint32_t who, begin, on;
+    uint32_t who, begin, on, mark[3] = {};
     static __device__ __forceinline__ uint32_t now()
     {
         uint64_t t;
@@ -39,13 +39,15 @@ struct block_clock {
     }
     __device__ __forceinline__ block_clock(block_kind kind, uint32_t who = 0) : kind(kind), who(who), begin(now()), on(begin) {}
     __device__ __forceinline__ void goes_on() { on = now(); }
+    __device__ __forceinline__ void passes(int i) { mark[i] = now(); }
     __device__ __forceinline__ ~block_clock()
     {
         block_record *r = block_clock_record;
         uint32_t sm;
         if (threadIdx.x != who || !r) return;
         asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-        r->line[atomicAdd(&r->count, 1u) % (sizeof r->line / sizeof *r->line)] = {begin, on, now(), (uint32_t)kind, gridDim.x * gridDim.y, sm};
+        const block_times line = {begin, on, now(), (uint32_t)kind, gridDim.x * gridDim.y, sm, {mark[0], mark[1], mark[2]}};
+        r->line[atomicAdd(&r->count, 1u) % (sizeof r->line / sizeof *r->line)] = line;
     }
 };
 
@@ -54,6 +56,7 @@ struct block_clock {
 struct block_clock {
     __device__ __forceinline__ block_clock(block_kind, uint32_t = 0) {}
     __device__ __forceinline__ void goes_on() {}
+    __device__ __forceinline__ void passes(int) {}
 };
 
 #endif

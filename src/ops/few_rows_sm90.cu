@@ -13,18 +13,16 @@
  * tile (at most 30 clusters of four with 227 KB find places), and asking L2 for the states of the next layer (each MB takes the time it would have
  * taken later). Slower in a step of 64 sequences: four stages (6%) or six (0.9%; of 32 sequences 3.7%); stages of w and of x apart, 7 to 10 of the
  * first and 3 to 7 of the other (0.1 to 4%); more blocks than 1.5 for each multiprocessor (7%), or one (1.5%); tiles of 128 rows (3 to 10%); two
- * warpgroups of 32 rows each, beside which a delta layer's step finds no place (2%). */
+ * warpgroups with 32 rows of x each (2%). */
 #include "device/block_clock.cuh"
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
 
-namespace
-{
+namespace {
 
 constexpr int TILE = 64, HALF = TILE / 2, W_BYTES = TILE * 128;
 constexpr int CONSUMERS = 2 * TILE, THREADS = CONSUMERS + 32;
 constexpr int PITCH = TILE + 4;              /* floats of a row of sums: a warp's stores fall into 32 banks */
-constexpr int REGISTERS = 72;                /* a block finds a place beside two of a delta layer's step */
 constexpr int STAGES = 7, MOST_SPLIT = 8;    /* two blocks share a multiprocessor, and have all of its memory for 64 rows */
 constexpr int PASS = CONSUMERS / (TILE / 4); /* rows that a block puts at once where a thread has four of one's results */
 
@@ -79,13 +77,15 @@ template <int NT> __device__ __forceinline__ void bring(const few_params &a, int
 }
 
 /* A stage is given back when the products of the next are on their way. */
-template <int NT> __device__ __forceinline__ void multiply(int boxes, const char *ring, uint64_t *full, uint64_t *empty, float (&d)[NT / 2])
+template <int NT>
+__device__ __forceinline__ void multiply(int boxes, const char *ring, uint64_t *full, uint64_t *empty, float (&d)[NT / 2], block_clock &clock)
 {
     constexpr int STAGE = W_BYTES + NT * 128;
 #pragma unroll 1
     for (int i = 0, s = 0, parity = 0; i < boxes; i++) {
         const uint32_t stage = shared_address(ring + s * STAGE);
         mbarrier_wait(&full[s], parity);
+        if (i == 0) clock.passes(0);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < 4; k++) wgmma<0, 0>(d, wgmma_k_major(stage + 32 * k), wgmma_k_major(stage + W_BYTES + 32 * k), i + k > 0);
@@ -96,6 +96,7 @@ template <int NT> __device__ __forceinline__ void multiply(int boxes, const char
     }
     wgmma_wait<0>();
     wgmma_hold(d);
+    clock.passes(1);
 }
 
 /* sums [NT][PITCH]: row of x, row of w. */
@@ -311,7 +312,7 @@ struct few_sums {
 };
 
 /* SUM: lnt_few_sum. */
-template <int NT, bool SUM> __global__ void __maxnreg__(REGISTERS) few_tiles_kernel(const __grid_constant__ few_params a)
+template <int NT, bool SUM> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(const __grid_constant__ few_params a)
 {
     extern __shared__ __align__(1024) char ring[];
     block_clock clock(CLOCK_PRODUCT_64);
@@ -341,7 +342,7 @@ template <int NT, bool SUM> __global__ void __maxnreg__(REGISTERS) few_tiles_ker
     [[maybe_unused]] few_sums joined;
     await_last(), clock.goes_on();
     if (roots) norm.load(a);
-    multiply<NT>(k.count, ring, full, empty, d);
+    multiply<NT>(k.count, ring, full, empty, d, clock);
     named_sync(1, CONSUMERS); /* the sums lie where the ring was */
     if (a.split > 1) cluster_arrive();
     keep<NT>(a, (float *)ring, d);
@@ -349,6 +350,7 @@ template <int NT, bool SUM> __global__ void __maxnreg__(REGISTERS) few_tiles_ker
     if constexpr (SUM) joined.begin(a, p, n0, mine);
     named_sync(1, CONSUMERS);
     if (a.split > 1) cluster_wait(), hand_over<NT>(a, mine, shared_address(ring)), cluster_await(mine.landed, 0);
+    clock.passes(2);
     if constexpr (SUM)
         joined.put(a, p, tile, mine);
     else
