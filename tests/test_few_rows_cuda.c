@@ -254,6 +254,10 @@ static void small(void **state)
         check_maps(c, R, 7232, 24);           /* of one row two blocks a tile */
         check_norm(c, R, 7232, 64, 40, true); /* so in the emulator, whose GPU has four multiprocessors */
     }
+    for (int R = 20; R <= 60; R += 20) { /* there too, several blocks a tile: the sum; SwiGLU and the maps */
+        check_norm(c, R, 2112, 192, 40, true);
+        check_norm(c, R, 320, 1600, 40, true);
+    }
     linnet_context_destroy(c);
 }
 
