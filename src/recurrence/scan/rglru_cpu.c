@@ -106,58 +106,103 @@ INLINE gates gates_of(lnt_dtype type, place p, vf r, vf i, vf rate)
     return g;
 }
 
-/* h <- a h + m sigmoid(i) x, o = h. */
+typedef struct {
+    const void *x, *r, *i;
+    void *o;
+    float *h;
+    const float *rate;
+    int64_t away;
+} row_ahead;
+
+/* h <- a h + m sigmoid(i) x, o = h, for n numbers from j on. */
+INLINE vf forward_vector(lnt_dtype type, place p, const row_ahead *b, int64_t j, int64_t n)
+{
+    scan_ahead(b->x, type, j, b->away);
+    scan_ahead(b->r, type, j, b->away);
+    scan_ahead(b->i, type, j, b->away);
+    const gates g = gates_of(type, p, v_get(b->r, type, j, n), v_get(b->i, type, j, n), v_get(b->rate, LINNET_F32, j, n));
+    const vf x = g.m * g.input * v_get(b->x, type, j, n), z = v_fma(g.a, v_get(b->h, LINNET_F32, j, n), x);
+    v_put(b->h, LINNET_F32, j, n, z);
+    return z;
+}
+
 INLINE void forward_row(lnt_dtype type, bool past, place p, const strip *s, int64_t t, int64_t away)
 {
     const lnt_rglru_args *a = s->a;
     const int64_t i = t * a->D + s->first;
-    const void *px = scan_at(a->x, type, i), *pr = scan_at(a->r, type, i), *pi = scan_at(a->i, type, i);
-    void *o = scan_at(a->o, type, i);
-    float *h = s->row[CARRY];
-    const float *rate = s->row[RATE];
-#define BODY(j, n)                                                                                                                 \
-    do {                                                                                                                           \
-        scan_ahead(px, type, j, away);                                                                                             \
-        scan_ahead(pr, type, j, away);                                                                                             \
-        scan_ahead(pi, type, j, away);                                                                                             \
-        const gates g = gates_of(type, p, v_get(pr, type, j, n), v_get(pi, type, j, n), v_get(rate, LINNET_F32, j, n));                  \
-        const vf x = g.m * g.input * v_get(px, type, j, n), z = v_fma(g.a, v_get(h, LINNET_F32, j, n), x);                         \
-        v_put(h, LINNET_F32, j, n, z);                                                                                             \
-        scan_put(past, o, type, j, n, z);                                                                                          \
-    } while (0)
+    const row_ahead b = { .x = scan_at(a->x, type, i), .r = scan_at(a->r, type, i), .i = scan_at(a->i, type, i), .o = scan_at(a->o, type, i),
+                          .h = s->row[CARRY], .rate = s->row[RATE], .away = away };
+    if (past && type == LINNET_BF16) { /* whole lines */
+        for (int64_t j = 0; j < s->width; j += 2 * LNT_VL) {
+            const vf z = forward_vector(type, p, &b, j, LNT_VL), y = forward_vector(type, p, &b, j + LNT_VL, LNT_VL);
+            scan_put_two(true, b.o, type, j, z, y);
+        }
+        return;
+    }
+#define BODY(j, n) scan_put(past, b.o, type, j, n, forward_vector(type, p, &b, j, n))
     EACH_VECTOR(s->width, BODY);
 #undef BODY
 }
 
-/* The equations of rglru_reference.c; h_{t-1} is of type u. */
+/* A token of a strip, back: where its tensors are (NULL: not there); `before`, h_{t-1}, is of type u. */
+typedef struct {
+    const void *x, *r, *i, *dout, *before;
+    void *dx, *dr, *di;
+    float *carry, *sum;
+    const float *rate;
+    int64_t away;
+} back_row;
+typedef struct {
+    vf dx, dr, di;
+} back_vector;
+
+/* The equations of rglru_reference.c, for n numbers from j on. */
+INLINE back_vector backward_vector(lnt_dtype type, lnt_dtype u, place p, const back_row *b, int64_t j, int64_t n)
+{
+    back_vector d;
+    scan_ahead(b->x, type, j, b->away);
+    scan_ahead(b->r, type, j, b->away);
+    scan_ahead(b->i, type, j, b->away);
+    scan_ahead(b->dout, type, j, b->away);
+    scan_ahead(b->before, u, j, b->away);
+    const vf k = v_get(b->rate, LINNET_F32, j, n), x = v_get(b->x, type, j, n);
+    const gates g = gates_of(type, p, v_get(b->r, type, j, n), v_get(b->i, type, j, n), k);
+    vf lam = v_get(b->carry, LINNET_F32, j, n);
+    if (b->dout) lam += v_get(b->dout, type, j, n);
+    const vf back = g.a * lam, write = lam * g.input;
+    d.dx = g.m * write;
+    v_put(b->carry, LINNET_F32, j, n, back);
+    d.di = d.dx * x * (1.0f - g.input);
+    vf dlog = v_zero();
+    if (p == LATER) dlog = back * v_get(b->before, u, j, n) - g.a * g.a * g.over_m * write * x;
+    dlog *= g.recur;
+    v_put(b->sum, LINNET_F32, j, n, v_get(b->sum, LINNET_F32, j, n) + dlog);
+    d.dr = 0.693147181f * k * (1.0f - g.recur) * dlog;
+    return d;
+}
+
 INLINE void backward_row(lnt_dtype type, lnt_dtype u, bool past, place p, const strip *s, int64_t t, const void *before, int64_t away)
 {
     const lnt_rglru_args *a = s->a;
     const int64_t i = t * a->D + s->first;
-    const void *px = scan_at(a->x, type, i), *pr = scan_at(a->r, type, i), *pi = scan_at(a->i, type, i), *dout = scan_at(a->dout, type, i);
-    void *dx = scan_at(a->dx, type, i), *dr = scan_at(a->dr, type, i), *di = scan_at(a->di, type, i);
-    float *carry = s->row[CARRY], *sum = s->row[SUM];
-    const float *rate = s->row[RATE];
+    const back_row b = { .x = scan_at(a->x, type, i), .r = scan_at(a->r, type, i), .i = scan_at(a->i, type, i), .dout = scan_at(a->dout, type, i),
+                         .before = before, .dx = scan_at(a->dx, type, i), .dr = scan_at(a->dr, type, i), .di = scan_at(a->di, type, i),
+                         .carry = s->row[CARRY], .sum = s->row[SUM], .rate = s->row[RATE], .away = away };
+    if (past && type == LINNET_BF16) { /* whole lines */
+        for (int64_t j = 0; j < s->width; j += 2 * LNT_VL) {
+            const back_vector d = backward_vector(type, u, p, &b, j, LNT_VL), e = backward_vector(type, u, p, &b, j + LNT_VL, LNT_VL);
+            scan_put_two(true, b.dx, type, j, d.dx, e.dx);
+            scan_put_two(true, b.di, type, j, d.di, e.di);
+            scan_put_two(true, b.dr, type, j, d.dr, e.dr);
+        }
+        return;
+    }
 #define BODY(j, n)                                                                                                                 \
     do {                                                                                                                           \
-        scan_ahead(px, type, j, away);                                                                                             \
-        scan_ahead(pr, type, j, away);                                                                                             \
-        scan_ahead(pi, type, j, away);                                                                                             \
-        scan_ahead(dout, type, j, away);                                                                                           \
-        scan_ahead(before, u, j, away);                                                                                            \
-        const vf k = v_get(rate, LINNET_F32, j, n), x = v_get(px, type, j, n);                                                     \
-        const gates g = gates_of(type, p, v_get(pr, type, j, n), v_get(pi, type, j, n), k);                                              \
-        vf lam = v_get(carry, LINNET_F32, j, n);                                                                                   \
-        if (dout) lam += v_get(dout, type, j, n);                                                                                  \
-        const vf back = g.a * lam, write = lam * g.input, kept = g.m * write;                                                      \
-        v_put(carry, LINNET_F32, j, n, back);                                                                                      \
-        if (dx) scan_put(past, dx, type, j, n, kept);                                                                                \
-        if (di) scan_put(past, di, type, j, n, kept * x * (1.0f - g.input));                                                         \
-        vf dlog = v_zero();                                                                                                        \
-        if (p == LATER) dlog = back * v_get(before, u, j, n) - g.a * g.a * g.over_m * write * x;          \
-        dlog *= g.recur;                                                                                                           \
-        v_put(sum, LINNET_F32, j, n, v_get(sum, LINNET_F32, j, n) + dlog);                                                         \
-        if (dr) scan_put(past, dr, type, j, n, 0.693147181f * k * (1.0f - g.recur) * dlog);                                                         \
+        const back_vector d = backward_vector(type, u, p, &b, j, n);                                                               \
+        if (b.dx) scan_put(past, b.dx, type, j, n, d.dx);                                                                          \
+        if (b.di) scan_put(past, b.di, type, j, n, d.di);                                                                          \
+        if (b.dr) scan_put(past, b.dr, type, j, n, d.dr);                                                                          \
     } while (0)
     EACH_VECTOR(s->width, BODY);
 #undef BODY
@@ -167,10 +212,10 @@ INLINE void backward_row(lnt_dtype type, lnt_dtype u, bool past, place p, const 
 
 static float *state_of(const strip *s, const void *state, int64_t n) { return scan_at(state, LINNET_F32, n * s->a->D + s->first); }
 
-/* Only float32: half lines of bf16, between which there is that much to compute, take a tenth longer that way. */
+/* bf16 by whole lines alone: half lines, between which there is that much to compute, take a tenth longer that way. */
 static bool goes_past(const lnt_rglru_args *a, const void *result)
 {
-    return a->dtype == LINNET_F32 && scan_goes_past(a->dtype, a->tokens, a->D, result);
+    return result && (a->dtype == LINNET_F32 || LNT_VL == 16) && scan_goes_past(a->dtype, a->tokens, a->D, result);
 }
 
 static void forward_strip(const strip *s, int64_t n)
@@ -185,7 +230,7 @@ static void forward_strip(const strip *s, int64_t n)
         if (a->first && t == begin)
             f32 ? forward_row(LINNET_F32, false, FIRST, s, t, away) : forward_row(LINNET_BF16, false, FIRST, s, t, away);
         else if (past)
-            forward_row(LINNET_F32, true, LATER, s, t, away);
+            f32 ? forward_row(LINNET_F32, true, LATER, s, t, away) : forward_row(LINNET_BF16, true, LATER, s, t, away);
         else
             f32 ? forward_row(LINNET_F32, false, LATER, s, t, away) : forward_row(LINNET_BF16, false, LATER, s, t, away);
     }
@@ -213,7 +258,7 @@ static void backward_strip(const strip *s, int64_t n)
     scan_take(s->row[START], state_of(s, a->s0, n), s->width);
     for (int64_t t = a->cu_seqlens[n + 1] - 1; t >= begin; t--)
         if (a->dtype == LINNET_BF16)
-            backward_token(LINNET_BF16, false, s, begin, t);
+            past ? backward_token(LINNET_BF16, true, s, begin, t) : backward_token(LINNET_BF16, false, s, begin, t);
         else
             past ? backward_token(LINNET_F32, true, s, begin, t) : backward_token(LINNET_F32, false, s, begin, t);
     if (past) v_stream_end();
