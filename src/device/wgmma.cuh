@@ -166,24 +166,6 @@ __device__ __forceinline__ void tensor_load(void *dst, const CUtensorMap *m, uin
 }
 __device__ __forceinline__ void tensor_prefetch(const CUtensorMap *m) { asm volatile("prefetch.tensormap [%0];" ::"l"(m) : "memory"); }
 
-/* ---- clusters --------------------------------------------------------------------------------------------------------------------- */
-
-/* All threads of all blocks of the cluster; what was written to shared memory before is visible to all after. */
-__device__ __forceinline__ void cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-/* 16 bytes at `address` (shared_address of one's own block) in block `rank` of the cluster. */
-__device__ __forceinline__ float4 cluster_read(uint32_t address, int rank)
-{
-    float4 x;
-    asm volatile("{ .reg .b32 a; mapa.shared::cluster.u32 a, %4, %5; ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [a]; }"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(address), "r"(rank)
-                 : "memory");
-    return x;
-}
-
 /* ---- registers of a warpgroup --------------------------------------------------------------------------------------------------- */
 
 template <int N> __device__ __forceinline__ void registers_raise() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
