@@ -191,9 +191,9 @@ INLINE void backward_row(lnt_dtype type, lnt_dtype u, bool past, place p, const 
     if (past && type == LINNET_BF16) { /* whole lines */
         for (int64_t j = 0; j < s->width; j += 2 * LNT_VL) {
             const back_vector d = backward_vector(type, u, p, &b, j, LNT_VL), e = backward_vector(type, u, p, &b, j + LNT_VL, LNT_VL);
-            scan_put_two(true, b.dx, type, j, d.dx, e.dx);
-            scan_put_two(true, b.di, type, j, d.di, e.di);
-            scan_put_two(true, b.dr, type, j, d.dr, e.dr);
+            if (b.dx) scan_put_two(true, b.dx, type, j, d.dx, e.dx);
+            if (b.di) scan_put_two(true, b.di, type, j, d.di, e.di);
+            if (b.dr) scan_put_two(true, b.dr, type, j, d.dr, e.dr);
         }
         return;
     }
@@ -215,7 +215,7 @@ static float *state_of(const strip *s, const void *state, int64_t n) { return sc
 /* bf16 by whole lines alone: half lines, between which there is that much to compute, take a tenth longer that way. */
 static bool goes_past(const lnt_rglru_args *a, const void *result)
 {
-    return result && (a->dtype == LINNET_F32 || LNT_VL == 16) && scan_goes_past(a->dtype, a->tokens, a->D, result);
+    return (a->dtype == LINNET_F32 || LNT_VL == 16) && scan_goes_past(a->dtype, a->tokens, a->D, result);
 }
 
 static void forward_strip(const strip *s, int64_t n)
