@@ -65,10 +65,14 @@ static void close_decode(decode *k)
 }
 
 /* ids: host, [batch]; NULL: those that the step before left. */
-static linnet_status feed(decode *k, const int32_t *ids)
+static lnt_batch batch_of(const decode *k, const int32_t *ids)
 {
-    lnt_batch b = { .tokens = k->batch, .n_seq = k->batch, .n_inputs = ids != NULL, .inputs = { { k->m->ids, ids } }, .state = k->state };
-    return lnt_plan_run(k->plan, k->m->w, &b);
+    return (lnt_batch){ .tokens = k->batch, .n_seq = k->batch, .n_inputs = ids != NULL, .inputs = { { k->m->ids, ids } }, .state = k->state };
+}
+static linnet_status step(decode *k, const int32_t *ids)
+{
+    const lnt_batch b = batch_of(k, ids);
+    return lnt_greedy_step(&k->greedy, k->plan, k->m->w, &b);
 }
 
 static const float *step_logits(const decode *k) { return lnt_plan_output(k->plan, k->m->logits).data; }
@@ -81,7 +85,8 @@ static linnet_status check(decode *k, double *error)
     for (int t = 0; t < CHECKED; t++) {
         ids[t] = (int64_t)lnt_rng_below(&r, (uint64_t)k->V);
         for (int64_t n = 0; n < k->batch; n++) k->ids[n] = (int32_t)ids[t];
-        LNT_TRY(feed(k, k->ids));
+        const lnt_batch b = batch_of(k, k->ids);
+        LNT_TRY(lnt_plan_run(k->plan, k->m->w, &b));
     }
     LNT_TRY(linnet_model_logits(k->c, k->m, ids, 1, CHECKED, k->logits));
     const float *pass = k->logits + (CHECKED - 1) * k->V;
@@ -122,12 +127,10 @@ static linnet_status run(decode *k, int64_t steps, linnet_bench_decode_result *o
     LNT_TRY(check_small(k, &out->check_error));
     LNT_TRY(open_decode(k, steps));
     for (int64_t n = 0; n < k->batch; n++) k->ids[n] = (int32_t)(n % k->V);
-    LNT_TRY(feed(k, k->ids));
-    LNT_TRY(lnt_greedy_put(&k->greedy));
+    LNT_TRY(step(k, k->ids));
     for (int64_t i = -WARM_UP; i < steps; i++) { /* a step is put while the one before it runs, whose ids are then read */
         double start = lnt_now();
-        LNT_TRY(feed(k, NULL));
-        LNT_TRY(lnt_greedy_put(&k->greedy));
+        LNT_TRY(step(k, NULL));
         lnt_greedy_take(&k->greedy);
         if (i >= 0) k->seconds[i] = lnt_now() - start;
     }

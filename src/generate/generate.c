@@ -57,9 +57,13 @@ static linnet_status open_session(session *k, int64_t V, int64_t prompt, int64_t
 }
 
 /* ids NULL: the one that the step before left. */
+static lnt_batch batch_of(const session *k, const int32_t *ids, int64_t n)
+{
+    return (lnt_batch){.tokens = n, .n_seq = 1, .n_inputs = ids != NULL, .inputs = {{k->m->ids, ids}}, .state = k->state};
+}
 static linnet_status feed(session *k, lnt_plan *plan, const int32_t *ids, int64_t n)
 {
-    lnt_batch b = {.tokens = n, .n_seq = 1, .n_inputs = ids != NULL, .inputs = {{k->m->ids, ids}}, .state = k->state};
+    const lnt_batch b = batch_of(k, ids, n);
     return lnt_plan_run(plan, k->m->w, &b);
 }
 
@@ -73,9 +77,9 @@ static linnet_status read_prompt(session *k, const int32_t *ids, int64_t n)
 
 static linnet_status greedy_step(session *k, const int32_t *id)
 {
-    LNT_TRY(feed(k, k->step, id, 1));
+    const lnt_batch b = batch_of(k, id, 1);
     k->queued++;
-    return lnt_greedy_put(&k->greedy);
+    return lnt_greedy_step(&k->greedy, k->step, k->m->w, &b);
 }
 
 /* The token behind `now`. A GPU goes on with the next, if there may be one, while the host looks at this. */

@@ -9,7 +9,11 @@ linnet_status lnt_greedy_over(lnt_ctx *c, const float *logits, int64_t rows, int
     *g = (lnt_greedy){.c = c, .logits = logits, .rows = rows, .most = rows, .ld = ld, .V = V, .next = next};
     const size_t bytes = LNT_GREEDY_TURNS * (size_t)g->most * sizeof *g->ids;
     g->ids = lnt_device_of(c)->alloc_shared(lnt_device_of(c), bytes);
-    return g->ids ? LINNET_OK : lnt_fail_memory(c, bytes);
+    if (!g->ids) return lnt_fail_memory(c, bytes);
+    if (!lnt_on_cuda(c)) return LINNET_OK;
+    LNT_TRY(lnt_device_alloc(c, 2 * sizeof *g->turn, (void **)&g->turn));
+    lnt_device_zero(c, g->turn, 2 * sizeof *g->turn);
+    return lnt_device_check(c);
 }
 
 linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, lnt_buf input, int64_t V, lnt_greedy *g)
@@ -32,23 +36,30 @@ void lnt_greedy_close(lnt_greedy *g)
     lnt_device_wait(g->c); /* a step that nobody took may still write there */
     lnt_device_of(g->c)->free_shared(lnt_device_of(g->c), g->ids);
     lnt_device_free(g->c, g->there);
+    lnt_device_free(g->c, g->turn);
     lnt_free(g->chance);
 }
 
-linnet_status lnt_greedy_put(lnt_greedy *g)
+#ifdef LINNET_CUDA
+static void choose_largest(void *of) { lnt_greedy_cuda(of, NULL); }
+#endif
+
+/* chosen: the run has done it, on a GPU. */
+static linnet_status put(lnt_greedy *g, bool chosen)
 {
     const int turn = (int)(g->put++ % LNT_GREEDY_TURNS);
-    int32_t *ids = g->ids + turn * g->most;
     bool drawn = false;
     for (int64_t r = 0; r < g->rows && g->chance; r++) drawn |= g->chance[r].temperature != 0;
 #ifdef LINNET_CUDA
     if (lnt_on_cuda(g->c)) {
         if (drawn) lnt_device_put(g->c, g->there, g->chance, (size_t)g->rows * sizeof *g->chance);
-        lnt_greedy_cuda(g->c, g->logits, g->rows, g->ld, g->V, drawn ? g->there : NULL, g->next, ids);
+        if (!chosen) lnt_greedy_cuda(g, drawn ? g->there : NULL);
         lnt_device_of(g->c)->set_flag(lnt_device_of(g->c), turn);
         return lnt_device_check(g->c);
     }
 #endif
+    (void)chosen;
+    int32_t *ids = g->ids + turn * g->most;
     lnt_threads_for(g->c, (drawn ? 20.0 : 2.0) * (double)g->rows * (double)g->V, 0);
 #pragma omp parallel for num_threads(lnt_threads(g->c))
     for (int64_t r = 0; r < g->rows; r++) {
@@ -56,6 +67,18 @@ linnet_status lnt_greedy_put(lnt_greedy *g)
         g->next[r] = ids[r] < 0 ? 0 : ids[r];
     }
     return LINNET_OK;
+}
+
+linnet_status lnt_greedy_put(lnt_greedy *g) { return put(g, false); }
+
+linnet_status lnt_greedy_step(lnt_greedy *g, lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
+{
+    lnt_batch run = *b;
+#ifdef LINNET_CUDA
+    if (lnt_on_cuda(g->c) && !g->chance) run.after = (lnt_after){choose_largest, g};
+#endif
+    LNT_TRY(lnt_plan_run(plan, w, &run));
+    return put(g, run.after.put != NULL);
 }
 
 const int32_t *lnt_greedy_take(lnt_greedy *g)

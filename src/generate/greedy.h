@@ -16,6 +16,7 @@ typedef struct {
     int32_t *next;       /* device, [rows] */
     int32_t *ids;        /* host and device, [LNT_GREEDY_TURNS][most] */
     lnt_chance *chance, *there; /* [most] of the next step put, on the host, and for the device; NULL: rows take the largest */
+    int32_t *turn;       /* device, [2]: which of LNT_GREEDY_TURNS the next step put has; rows of it that are done. NULL: the CPU */
     int64_t put, taken;
 } lnt_greedy;
 
@@ -26,13 +27,15 @@ linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, 
 /* Rows may be drawn: the caller writes g->chance before a step is put. */
 linnet_status lnt_greedy_by_chance(lnt_greedy *g);
 void lnt_greedy_close(lnt_greedy *g);
-/* Behind a run of the plan. */
+/* A run of the plan whose choices are put behind it, on a GPU as part of what is recorded. */
+linnet_status lnt_greedy_step(lnt_greedy *g, lnt_plan *plan, lnt_weights *w, const lnt_batch *b);
+/* The choices alone: of logits that are on their way. */
 linnet_status lnt_greedy_put(lnt_greedy *g);
 /* The ids of the oldest step put and not yet taken, [rows], when they are there; valid until LNT_GREEDY_TURNS - 1 further steps are put. -1 where the
  * logits had no largest (a step behind it then has read 0). */
 const int32_t *lnt_greedy_take(lnt_greedy *g);
 
 /* chance: device, [rows], or NULL. */
-void lnt_greedy_cuda(lnt_ctx *c, const float *logits, int64_t rows, int64_t ld, int64_t V, const lnt_chance *chance, int32_t *next, int32_t *host);
+void lnt_greedy_cuda(const lnt_greedy *g, const lnt_chance *chance);
 
 #endif

@@ -21,6 +21,7 @@ typedef struct {
     int64_t capacity, first;
     double loss_scale, draws; /* draws: 1 or 0 */
     int64_t stores;           /* 1: gradients, in an empty w->grad */
+    lnt_after after;
 } run_key;
 typedef struct {
     run_key key;
@@ -424,7 +425,9 @@ static linnet_status run_some(lnt_plan *plan, const lnt_weights *w, const lnt_ba
 
 static linnet_status run_steps(lnt_plan *plan, const lnt_weights *w, const lnt_batch *b, const int64_t *cu)
 {
-    return run_some(plan, w, b, cu, false);
+    LNT_TRY(run_some(plan, w, b, cu, false));
+    if (b->after.put) b->after.put(b->after.of);
+    return LINNET_OK;
 }
 
 /* Ahead of a run, and of its record: what is made of parameters alone, if those are others than the last time. */
@@ -458,7 +461,7 @@ static run_key key_of(const lnt_plan *plan, const lnt_weights *w, const lnt_batc
 {
     return (run_key){.tokens = b->tokens, .n_seq = b->n_seq, .weights = w, .master = w->master, .work = w->work, .grad = w->grad,
                      .state = b->state, .state_data = b->state ? b->state->data : NULL, .capacity = b->state ? b->state->capacity : 0,
-                     .first = b->first, .loss_scale = b->loss_scale, .draws = b->draw > 0, .stores = stores(plan, w)};
+                     .first = b->first, .loss_scale = b->loss_scale, .draws = b->draw > 0, .stores = stores(plan, w), .after = b->after};
 }
 
 /* The record of runs like this one; -1: there is none. */

@@ -130,6 +130,12 @@ typedef struct {
     const lnt_buf *given;    /* read while the plan is made alone */
 } lnt_plan_options;
 
+/* Work that is put behind a run on a GPU, and recorded with it: the same for every run of its kind. */
+typedef struct {
+    void (*put)(void *of); /* NULL: none */
+    void *of;
+} lnt_after;
+
 typedef struct lnt_batch {
     int64_t tokens, n_seq;
     const int64_t *cu;       /* host, [n_seq+1]; NULL: n_seq equal sequences */
@@ -143,6 +149,7 @@ typedef struct lnt_batch {
     lnt_state *state;        /* advanced by the run; NULL: every sequence starts from zero */
     int64_t first;           /* the slot of sequence 0, that of sequence n being first + n; */
     const int64_t *slots;    /* or the slots of all, in any order, none twice: host, [n_seq]. What does not lie side by side is copied, and back */
+    lnt_after after;
 } lnt_batch;
 
 typedef struct lnt_plan lnt_plan;
