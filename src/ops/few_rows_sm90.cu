@@ -170,80 +170,90 @@ __device__ __forceinline__ void put_four(const few_part &p, int64_t to, const fl
  * they took 2 to 4 us. But a step's kernels take turns, and each finds little of itself in the instruction cache: with all cases unrolled (180 KB) a
  * tile alone took 1.5 us less, and a step of 64 sequences 5% longer; what is rare therefore stands out of the way. It is not called with a
  * reference to `p`: reading the kernel's parameters through one, the only tile with an activation ended up to 6 us behind the others. */
-__device__ __forceinline__ void put_share(const few_params &a, const few_part &p, int n0, const few_share &f, const float *roots)
-{
-    constexpr int GATED = CONSUMERS / (HALF / 4), AT_ONCE = 4;
-    const bool swiglu = a.to.swiglu;
-    const int width = (swiglu ? HALF : TILE) / 4, pass = swiglu ? GATED : PASS;
-    const int n = (int)threadIdx.x % width * 4, first = (int)threadIdx.x / width, last = f.count - 1;
-    const bool wide = p.ldy % 4 == 0 && p.step == 1 && (uintptr_t)p.y % 16 == 0 && n0 + n + 4 <= p.N && !p.add;
-    const bool plain = wide && p.act == LNT_IDENTITY && !p.bias;
-    const int64_t to = (n0 + n) * p.step + f.first * p.ldy;
-    const uint32_t from = f.sums + (uint32_t)n * 4;
-    const auto root = [&](int r) { return roots ? roots[f.first + r] : 1.0f; };
-    if (n0 + n >= p.N || first > last) return;
-    if (swiglu && plain && a.split == 1) {
-        float4 x[64 / GATED][2];
-#pragma unroll
-        for (int i = 0; i < 2 * 64 / GATED; i++)
-            x[i / 2][i % 2] = read_shared(from + (uint32_t)(min(first + i / 2 * GATED, last) * PITCH + i % 2 * HALF) * 4);
-#pragma unroll
-        for (int i = 0; i < 64 / GATED; i++) {
-            const float by = root(min(first + i * GATED, last));
-            float s[4] = {by * x[i][0].x, by * x[i][0].y, by * x[i][0].z, by * x[i][0].w};
-            const float u[4] = {by * x[i][1].x, by * x[i][1].y, by * x[i][1].z, by * x[i][1].w};
-            few_gate(p, s, u);
-            if (first + i * GATED <= last) put_four(p, (first + i * GATED) * p.ldy + to, s);
-        }
-        return;
+struct few_put {
+    static constexpr int GATED = CONSUMERS / (HALF / 4), AT_ONCE = 4;
+    int pass, n, first, last; /* n: of w */
+    bool swiglu, wide, plain, there;
+    int64_t to;
+    uint32_t from;
+    float alpha;
+    /* All that needs no sums. */
+    __device__ __forceinline__ void begin(const few_params &a, const few_part &p, int n0, const few_share &f)
+    {
+        swiglu = a.to.swiglu;
+        const int width = (swiglu ? HALF : TILE) / 4, column = (int)threadIdx.x % width * 4;
+        pass = swiglu ? GATED : PASS, n = n0 + column, first = (int)threadIdx.x / width, last = f.count - 1;
+        wide = p.ldy % 4 == 0 && p.step == 1 && (uintptr_t)p.y % 16 == 0 && n + 4 <= p.N && !p.add;
+        plain = wide && p.act == LNT_IDENTITY && !p.bias;
+        to = n * p.step + f.first * p.ldy, from = f.sums + (uint32_t)column * 4, alpha = p.alpha, there = n < p.N && first <= last;
     }
-    if (__builtin_expect(plain && !swiglu, 1)) {
-#pragma unroll 1
-        for (int r = first; r <= last; r += AT_ONCE * PASS) {
-            uint32_t at[AT_ONCE];
-            float4 x[AT_ONCE];
+    __device__ __forceinline__ void put(const few_params &a, const few_part &p, const few_share &f, const float *roots) const
+    {
+        const auto root = [&](int r) { return roots ? roots[f.first + r] : 1.0f; };
+        if (!there) return;
+        if (swiglu && plain && a.split == 1) {
+            float4 x[64 / GATED][2];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) at[i] = from + (uint32_t)(min(r + i * PASS, last) * PITCH) * 4;
+            for (int i = 0; i < 2 * 64 / GATED; i++)
+                x[i / 2][i % 2] = read_shared(from + (uint32_t)(min(first + i / 2 * GATED, last) * PITCH + i % 2 * HALF) * 4);
+#pragma unroll
+            for (int i = 0; i < 64 / GATED; i++) {
+                const float by = root(min(first + i * GATED, last));
+                float s[4] = {by * x[i][0].x, by * x[i][0].y, by * x[i][0].z, by * x[i][0].w};
+                const float u[4] = {by * x[i][1].x, by * x[i][1].y, by * x[i][1].z, by * x[i][1].w};
+                few_gate(p, s, u);
+                if (first + i * GATED <= last) put_four(p, (first + i * GATED) * p.ldy + to, s);
+            }
+            return;
+        }
+        if (__builtin_expect(plain && !swiglu, 1)) {
+#pragma unroll 1
+            for (int r = first; r <= last; r += AT_ONCE * PASS) {
+                uint32_t at[AT_ONCE];
+                float4 x[AT_ONCE];
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) at[i] = from + (uint32_t)(min(r + i * PASS, last) * PITCH) * 4;
+                add_up(at, f.stride, a.split, x);
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) {
+                    const float by = alpha * root(min(r + i * PASS, last));
+                    const float s[4] = {by * x[i].x, by * x[i].y, by * x[i].z, by * x[i].w};
+                    if (r + i * PASS <= last) put_four(p, (r + i * PASS) * p.ldy + to, s);
+                }
+            }
+            return;
+        }
+#pragma unroll 1
+        for (int r = first; r <= last; r += 2 * pass) {
+            const int row[2] = {r, min(r + pass, last)};
+            uint32_t at[4];
+            float4 x[4];
+            float s[8], u[8];
+#pragma unroll
+            for (int i = 0; i < 4; i++) at[i] = from + (uint32_t)(row[i % 2] * PITCH + (swiglu ? i / 2 * HALF : 0)) * 4;
             add_up(at, f.stride, a.split, x);
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                const float by = p.alpha * root(min(r + i * PASS, last));
-                const float s[4] = {by * x[i].x, by * x[i].y, by * x[i].z, by * x[i].w};
-                if (r + i * PASS <= last) put_four(p, (r + i * PASS) * p.ldy + to, s);
+            for (int i = 0; i < 2; i++) {
+                const float by = root(row[i]);
+                s[4 * i] = by * x[i].x, s[4 * i + 1] = by * x[i].y, s[4 * i + 2] = by * x[i].z, s[4 * i + 3] = by * x[i].w;
+                u[4 * i] = by * x[i + 2].x, u[4 * i + 1] = by * x[i + 2].y, u[4 * i + 2] = by * x[i + 2].z, u[4 * i + 3] = by * x[i + 2].w;
+            }
+            few_result<4>(p, swiglu, n, s, u);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (r + i * pass > last) continue;
+                if (wide)
+                    put_four(p, row[i] * p.ldy + to, s + 4 * i);
+                else
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        const float one[1] = {s[4 * i + j]};
+                        if (n + j < p.N) put_sum<any1>({p.y, p.f32}, row[i] * p.ldy + to + j * p.step, one, p.add);
+                    }
             }
         }
-        return;
     }
-#pragma unroll 1
-    for (int r = first; r <= last; r += 2 * pass) {
-        const int row[2] = {r, min(r + pass, last)};
-        uint32_t at[4];
-        float4 x[4];
-        float s[8], u[8];
-#pragma unroll
-        for (int i = 0; i < 4; i++) at[i] = from + (uint32_t)(row[i % 2] * PITCH + (swiglu ? i / 2 * HALF : 0)) * 4;
-        add_up(at, f.stride, a.split, x);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float by = root(row[i]);
-            s[4 * i] = by * x[i].x, s[4 * i + 1] = by * x[i].y, s[4 * i + 2] = by * x[i].z, s[4 * i + 3] = by * x[i].w;
-            u[4 * i] = by * x[i + 2].x, u[4 * i + 1] = by * x[i + 2].y, u[4 * i + 2] = by * x[i + 2].z, u[4 * i + 3] = by * x[i + 2].w;
-        }
-        few_result<4>(p, swiglu, n0 + n, s, u);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            if (r + i * pass > last) continue;
-            if (wide)
-                put_four(p, row[i] * p.ldy + to, s + 4 * i);
-            else
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const float one[1] = {s[4 * i + j]};
-                    if (n0 + n + j < p.N) put_sum<any1>({p.y, p.f32}, row[i] * p.ldy + to + j * p.step, one, p.add);
-                }
-        }
-    }
-}
+};
 
 /* What the norm ahead makes of each row of x, by two of the consumers for a row: loads that are on their way beside the products (in front of them
  * they took 1.5 us), and what they bring. */
@@ -340,6 +350,7 @@ template <int NT, bool SUM> __global__ void __launch_bounds__(THREADS) few_tiles
     float d[NT / 2];
     [[maybe_unused]] few_roots norm;
     [[maybe_unused]] few_sums joined;
+    [[maybe_unused]] few_put results;
     await_last(), clock.goes_on();
     if (roots) norm.load(a);
     multiply<NT>(k.count, ring, full, empty, d, clock);
@@ -347,14 +358,17 @@ template <int NT, bool SUM> __global__ void __launch_bounds__(THREADS) few_tiles
     if (a.split > 1) cluster_arrive();
     keep<NT>(a, (float *)ring, d);
     if (roots) norm.put(a, roots);
-    if constexpr (SUM) joined.begin(a, p, n0, mine);
+    if constexpr (SUM)
+        joined.begin(a, p, n0, mine);
+    else
+        results.begin(a, p, n0, mine);
     named_sync(1, CONSUMERS);
     if (a.split > 1) cluster_wait(), hand_over<NT>(a, mine, shared_address(ring)), cluster_await(mine.landed, 0);
     clock.passes(2);
     if constexpr (SUM)
         joined.put(a, p, tile, mine);
     else
-        put_share(a, p, n0, mine, roots);
+        results.put(a, p, mine, roots);
 }
 
 /* Blocks for each tile: as many as leave half of the multiprocessors with one, and eight boxes for each. */
