@@ -75,7 +75,7 @@ const lnt_recur_case lnt_scan_cases[] = {
     { "longhorn", 3, { 1, 1, 1 }, STATES(100, 17), .beta = 1, .states = true },
     { "longhorn", 2, { 300, 40 }, STATES(300, 16), .beta = 1, .states = true },
     { "scan", 1, { 1100 }, CHANNELS(3840), .gate = -0.05, .states = true },
-    { "rglru", 1, { 1100 }, CHANNELS(2064), .states = true },
+    { "rglru", 1, { 1100 }, CHANNELS(3840), .states = true },
     { "wkv", 1, { 1100 }, CHANNELS(3840), .states = true },
     { "longhorn", 1, { 1100 }, STATES(3840, 4), .beta = 1, .states = true },
     { 0 },
