@@ -12,8 +12,8 @@
  * [6160, 2048], where this takes 10.5). Slower alone and in a step: blocks that stay, with their share of x, and send sums to each other tile by
  * tile (at most 30 clusters of four with 227 KB find places), and asking L2 for the states of the next layer (each MB takes the time it would have
  * taken later). Slower in a step of 64 sequences: four stages (6%) or six (0.9%; of 32 sequences 3.7%); stages of w and of x apart, 7 to 10 of the
- * first and 3 to 7 of the other (0.1 to 4%); more blocks than 1.5 for each multiprocessor (7%), or one (1.5%); tiles of 128 rows (3 to 10%); two
- * warpgroups with 32 rows of x each (2%). */
+ * first and 3 to 7 of the other (0.1 to 4%); more blocks than 1.5 for each multiprocessor (7%; yet two for each of 101 tiles 1.4% faster), or one
+ * (1.5%); tiles of 128 rows (3 to 10%); two warpgroups with 32 rows of x each (2%). */
 #include "device/block_clock.cuh"
 #include "device/wgmma.cuh"
 #include "ops/few_rows.cuh"
@@ -321,7 +321,8 @@ struct few_sums {
     }
 };
 
-/* SUM: lnt_few_sum. */
+/* SUM: lnt_few_sum. The next kernel may begin when the first of x is here: x waits behind whatever that kernel's blocks ask for (some of it for 5 us
+ * behind a delta layer's states). Long products, which no blocks share, let it begin at once, or memory waits at their end. */
 template <int NT, bool SUM> __global__ void __launch_bounds__(THREADS) few_tiles_kernel(const __grid_constant__ few_params a)
 {
     extern __shared__ __align__(1024) char ring[];
@@ -340,7 +341,7 @@ template <int NT, bool SUM> __global__ void __launch_bounds__(THREADS) few_tiles
         if (a.split > 1) cluster_barrier(mine.landed), cluster_expect(mine.landed, (uint32_t)(mine.count * a.split * TILE) * 4);
     }
     __syncthreads();
-    let_next();
+    if (a.split == 1) let_next();
     if (threadIdx.x >= CONSUMERS) {
         if (threadIdx.x == CONSUMERS) bring<NT>(a, part, n0, k, ring, full, empty);
         __syncwarp();
@@ -353,6 +354,7 @@ template <int NT, bool SUM> __global__ void __launch_bounds__(THREADS) few_tiles
     [[maybe_unused]] few_put results;
     await_last(), clock.goes_on();
     if (roots) norm.load(a);
+    if (a.split > 1) mbarrier_wait(&full[0], 0), let_next();
     multiply<NT>(k.count, ring, full, empty, d, clock);
     named_sync(1, CONSUMERS); /* the sums lie where the ring was */
     if (a.split > 1) cluster_arrive();
@@ -371,11 +373,11 @@ template <int NT, bool SUM> __global__ void __launch_bounds__(THREADS) few_tiles
         results.put(a, p, mine, roots);
 }
 
-/* Blocks for each tile: as many as leave half of the multiprocessors with one, and eight boxes for each. */
+/* Blocks for each tile: as many as leave two of five multiprocessors with one, and eight boxes for each. */
 int split_of(int tiles, int boxes, int multiprocessors)
 {
     int s = 1;
-    while (s < MOST_SPLIT && 8 * (s + 1) <= boxes && (s + 1) * tiles <= multiprocessors * 3 / 2) s++;
+    while (s < MOST_SPLIT && 8 * (s + 1) <= boxes && (s + 1) * tiles <= multiprocessors * 8 / 5) s++;
     return s;
 }
 
