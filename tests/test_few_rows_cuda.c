@@ -258,6 +258,8 @@ static void small(void **state)
         check_norm(c, R, 2112, 192, 40, true);
         check_norm(c, R, 320, 1600, 40, true);
     }
+    check_norm(c, 25, 3200, 64, 40, true); /* a block without results of its own; sums of squares of more than 32 tiles */
+    check_norm(c, 21, 64, 3200, 24, true);
     linnet_context_destroy(c);
 }
 

@@ -474,6 +474,53 @@ static void chosen_by_the_device(void **state)
     lnt_device_free(c, next);
 }
 
+/* Steps of a plan with their choices, recorded on a GPU, between choices alone and one that fails there: each is the largest of the logits then. */
+static void stepped_with_a_plan(void **state)
+{
+    (void)state;
+    enum { ROWS = 3, STEPS = 12 };
+    static const int32_t first[ROWS] = {1, 2, 3};
+    if (!c) skip();
+    linnet_model *m = mixer_model("gated_deltanet", LINNET_F32);
+    const lnt_plan_options o = {.tokens = ROWS, .n_seq = ROWS, .dtype = m->dtype, .has_state = true, .state_capacity = CAPACITY,
+                                .n_outputs = 1, .outputs = {m->logits}};
+    lnt_state *states;
+    lnt_plan *plan;
+    lnt_greedy g;
+    OK(lnt_state_create(c, m->p, m->dtype, ROWS, CAPACITY, &states));
+    OK(lnt_plan_create(c, m->p, &o, &plan));
+    OK(lnt_greedy_open(c, plan, m->logits, m->ids, VOCAB, &g));
+    for (int t = 0; t < STEPS; t++) {
+        const lnt_batch b = {.tokens = ROWS, .n_seq = ROWS, .n_inputs = t == 0, .inputs = {{m->ids, first}}, .state = states};
+        if (on_gpu && t % 4 == 3) { /* no rows are no kernel there */
+            g.rows = 0;
+            assert_int_not_equal(lnt_greedy_put(&g), LINNET_OK);
+        }
+#ifdef STATE_ON_GPU
+        if (t % 4 == 1) { /* a step that the device has made, and that is said to have failed */
+            g.rows = 0;
+            lnt_greedy_cuda(&g, NULL);
+            assert_int_not_equal(lnt_greedy_step(&g, plan, m->w, &b), LINNET_OK);
+        }
+#endif
+        OK(lnt_greedy_step(&g, plan, m->w, &b));
+        const int32_t *ids = lnt_greedy_take(&g);
+        const lnt_tensor z = lnt_plan_output(plan, m->logits);
+        lnt_to_host(c, logits[0], z.data, (size_t)(ROWS * z.cols) * sizeof **logits);
+        for (int again = 0; again < 1 + (t % 3 == 2); again++) {
+            if (again) {
+                OK(lnt_greedy_put(&g));
+                ids = lnt_greedy_take(&g);
+            }
+            for (int r = 0; r < ROWS; r++) assert_int_equal(ids[r], lnt_draw_by((lnt_chance){0}, logits[0] + r * z.cols, VOCAB));
+        }
+    }
+    lnt_greedy_close(&g);
+    lnt_plan_destroy(plan);
+    lnt_state_destroy(states);
+    linnet_model_destroy(m);
+}
+
 /* ---- states at random ---- */
 
 /* What a state has lived through: ids of calls, and steps back. */
@@ -618,6 +665,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(same_splits_same_bits),  cmocka_unit_test(forked),      cmocka_unit_test(taken_back), cmocka_unit_test(saved_and_loaded),
         cmocka_unit_test(company_changes_no_bit), cmocka_unit_test(interleaved), cmocka_unit_test(interleaved_with_threads),
         cmocka_unit_test(looked_into),            cmocka_unit_test(written_ahead),  cmocka_unit_test(chosen_by_the_device),
+        cmocka_unit_test(stepped_with_a_plan),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

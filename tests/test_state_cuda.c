@@ -97,7 +97,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(same_splits_same_bits),  cmocka_unit_test(forked),      cmocka_unit_test(taken_back),     cmocka_unit_test(saved_and_loaded),
         cmocka_unit_test(company_changes_no_bit), cmocka_unit_test(interleaved), cmocka_unit_test(interleaved_with_threads),
         cmocka_unit_test(looked_into),            cmocka_unit_test(devices_change), cmocka_unit_test(written_ahead),
-        cmocka_unit_test(chosen_by_the_device),
+        cmocka_unit_test(chosen_by_the_device),   cmocka_unit_test(stepped_with_a_plan),
         cmocka_unit_test(results_where_they_are_wanted),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);

@@ -113,7 +113,7 @@ __device__ __forceinline__ void cluster_expect(uint32_t barrier, uint32_t bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
 }
-/* x to `address` in block `rank`: addresses as this block would name its own. */
+/* x to `address`, a multiple of its size, in block `rank`: addresses as this block would name its own. */
 __device__ __forceinline__ void cluster_send(uint32_t address, uint32_t barrier, int rank, float x)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

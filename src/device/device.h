@@ -31,7 +31,7 @@ typedef struct lnt_device {
     /* What follows is cuda's; NULL and 0 on the cpu.
      * Work is put on one stream, in order; the calls above do not wait for it, but to_host, which returns when the bytes have arrived (what was put
      * before it is done then), and to_device, which returns when the host memory may be changed. */
-    int capability;              /* compute capability times ten: 80, 90 */
+    int capability;              /* of which code runs, times ten: 80 to 89, or 90 */
     int multiprocessors;
     size_t block_shared;         /* the most shared memory of a block: 99 KB, 163 KB or more */
     size_t peak;                 /* the most memory that was in use after an allocation, the driver's and others' included */

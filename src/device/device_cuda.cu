@@ -225,7 +225,7 @@ extern "C" linnet_status lnt_cuda_open(lnt_ctx *c, int index, void *stream, lnt_
         return refuse(c, e);
     }
     d->base.number = index;
-    d->base.capability = p.major * 10 + p.minor;
+    d->base.capability = p.major > 9 ? 89 : p.major * 10 + p.minor; /* what is compiled for 9.0 runs there alone; newer ones run what 8.0 does */
     d->base.multiprocessors = p.multiProcessorCount;
     d->base.block_shared = p.sharedMemPerBlockOptin;
     d->base.stream = d->stream;

@@ -44,10 +44,24 @@ void lnt_greedy_close(lnt_greedy *g)
 static void choose_largest(void *of) { lnt_greedy_cuda(of, NULL); }
 #endif
 
+/* A step that failed here may have been counted on the device, or not: which turn is the next one's is said anew. */
+static void agree(lnt_greedy *g)
+{
+    const int32_t turn[2] = {(int32_t)(g->put % LNT_GREEDY_TURNS), 0};
+    if (g->lost && g->turn) lnt_device_put(g->c, g->turn, turn, sizeof turn);
+    g->lost = false;
+}
+static linnet_status count(lnt_greedy *g, linnet_status status)
+{
+    if (status == LINNET_OK) g->put++;
+    g->lost = status != LINNET_OK;
+    return status;
+}
+
 /* chosen: the run has done it, on a GPU. */
 static linnet_status put(lnt_greedy *g, bool chosen)
 {
-    const int turn = (int)(g->put++ % LNT_GREEDY_TURNS);
+    const int turn = (int)(g->put % LNT_GREEDY_TURNS);
     bool drawn = false;
     for (int64_t r = 0; r < g->rows && g->chance; r++) drawn |= g->chance[r].temperature != 0;
 #ifdef LINNET_CUDA
@@ -69,16 +83,22 @@ static linnet_status put(lnt_greedy *g, bool chosen)
     return LINNET_OK;
 }
 
-linnet_status lnt_greedy_put(lnt_greedy *g) { return put(g, false); }
+linnet_status lnt_greedy_put(lnt_greedy *g)
+{
+    agree(g);
+    return count(g, put(g, false));
+}
 
 linnet_status lnt_greedy_step(lnt_greedy *g, lnt_plan *plan, lnt_weights *w, const lnt_batch *b)
 {
     lnt_batch run = *b;
+    g->rows = b->n_seq;
+    agree(g);
 #ifdef LINNET_CUDA
     if (lnt_on_cuda(g->c) && !g->chance) run.after = (lnt_after){choose_largest, g};
 #endif
-    LNT_TRY(lnt_plan_run(plan, w, &run));
-    return put(g, run.after.put != NULL);
+    const linnet_status status = lnt_plan_run(plan, w, &run);
+    return count(g, status == LINNET_OK ? put(g, run.after.put != NULL) : status);
 }
 
 const int32_t *lnt_greedy_take(lnt_greedy *g)

@@ -17,7 +17,8 @@ typedef struct {
     int32_t *ids;        /* host and device, [LNT_GREEDY_TURNS][most] */
     lnt_chance *chance, *there; /* [most] of the next step put, on the host, and for the device; NULL: rows take the largest */
     int32_t *turn;       /* device, [2]: which of LNT_GREEDY_TURNS the next step put has; rows of it that are done. NULL: the CPU */
-    int64_t put, taken;
+    int64_t put, taken;  /* steps; one that failed counts for nothing */
+    bool lost;           /* the last one failed: the device may count another turn */
 } lnt_greedy;
 
 /* Of rows [rows, ld] of `logits` in the device's memory, whose first V columns count; the largest ones' columns go to `next`. */
@@ -27,7 +28,8 @@ linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, 
 /* Rows may be drawn: the caller writes g->chance before a step is put. */
 linnet_status lnt_greedy_by_chance(lnt_greedy *g);
 void lnt_greedy_close(lnt_greedy *g);
-/* A run of the plan whose choices are put behind it, on a GPU as part of what is recorded. */
+/* A run of the plan, a token of each sequence, whose choices are put behind it; on a GPU, where all rows take the largest, as part of what is recorded.
+ * `g` then stays what and where it is for as long as the plan runs. */
 linnet_status lnt_greedy_step(lnt_greedy *g, lnt_plan *plan, lnt_weights *w, const lnt_batch *b);
 /* The choices alone: of logits that are on their way. */
 linnet_status lnt_greedy_put(lnt_greedy *g);

@@ -4,7 +4,7 @@ extern "C" {
 #include "generate/greedy.h"
 }
 
-/* AT_ONCE: loads on their way. Up to FEW_ROWS rows have PARTS blocks each, of PART_THREADS. */
+/* AT_ONCE: loads on their way. On Hopper the largest logits of up to FEW_ROWS rows have PARTS blocks each, of PART_THREADS. */
 enum { THREADS = 1024, WARPS = THREADS / 32, AT_ONCE = 16, PARTS = 8, PART_THREADS = THREADS / 4, FEW_ROWS = 16 };
 
 struct largest {
@@ -86,6 +86,7 @@ __global__ void __launch_bounds__(THREADS) largest_kernel(const choice_args a)
             cluster_barrier(shared_address(&share.arrived));
             cluster_expect(shared_address(&share.arrived), (uint32_t)((a.parts - 1) * sizeof(largest)));
         }
+        __syncwarp();
         cluster_arrive();
     }
     let_next();
