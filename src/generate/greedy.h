@@ -28,8 +28,8 @@ linnet_status lnt_greedy_open(lnt_ctx *c, const lnt_plan *plan, lnt_buf logits, 
 /* Rows may be drawn: the caller writes g->chance before a step is put. */
 linnet_status lnt_greedy_by_chance(lnt_greedy *g);
 void lnt_greedy_close(lnt_greedy *g);
-/* A run of the plan, a token of each sequence, whose choices are put behind it; on a GPU, where all rows take the largest, as part of what is recorded.
- * `g` then stays what and where it is for as long as the plan runs. */
+/* A run of the plan, a token of each sequence, whose choices are put behind it; on a GPU, where all rows take the largest, as part of what is
+ * recorded. `g` then stays what and where it is for as long as the plan runs. */
 linnet_status lnt_greedy_step(lnt_greedy *g, lnt_plan *plan, lnt_weights *w, const lnt_batch *b);
 /* The choices alone: of logits that are on their way. */
 linnet_status lnt_greedy_put(lnt_greedy *g);

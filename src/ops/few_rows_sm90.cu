@@ -128,8 +128,8 @@ struct few_share {
     }
 };
 
-/* A block's own sums to those who add them up, when all blocks of the cluster are done with their rings: a warp arrives there when all that was loaded has
- * come, and been multiplied. */
+/* A block's own sums to those who add them up, when all blocks of the cluster are done with their rings: a warp arrives there when all that was
+ * loaded has come, and been multiplied. */
 template <int NT> __device__ __forceinline__ void hand_over(const few_params &a, const few_share &f, uint32_t own)
 {
     const int n = (int)threadIdx.x % 16 * 16, first = (int)threadIdx.x / 16;

@@ -130,7 +130,7 @@ typedef struct {
     const lnt_buf *given;    /* read while the plan is made alone */
 } lnt_plan_options;
 
-/* Work that is put behind a run on a GPU, and recorded with it: a run with the same two pointers and as many tokens repeats what the first one put. */
+/* Work that is put behind a run on a GPU, and recorded with it: a run with these two pointers and as many tokens repeats what the first one put. */
 typedef struct {
     void (*put)(void *of); /* NULL: none */
     void *of;
