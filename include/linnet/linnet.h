@@ -336,7 +336,7 @@ typedef struct {
     uint64_t seed;
     int64_t eval_every, eval_tokens; /* steps; tokens of held-out text (0: all) */
     int64_t save_every;           /* steps; 0: at the end only */
-    int32_t isolate_documents;    /* 1: states are reset at document boundaries; 0: documents are joined with the separator */
+    int32_t isolate_documents;    /* 1: states are reset ahead of each separator; 0: documents are joined with the separator */
     int32_t recompute;            /* in the backward pass, LINNET_RECOMPUTE_...; the bits are the same */
     /* Called after every step; return non-zero to stop: the state is saved and the call returns LINNET_EINTERRUPTED. */
     int (*progress)(void *user, const linnet_train_progress *p);

@@ -21,6 +21,7 @@ linnet_status lnt_scorer_create_looking(lnt_ctx *c, linnet_model *m, int64_t len
     s->m = m;
     s->length = s->stride = length;
     s->windows = windows;
+    s->unasked = -1;
     s->ids = lnt_alloc(lnt_bytes((size_t)tokens, 4));
     s->targets = lnt_alloc(lnt_bytes((size_t)tokens, 4));
     s->loss = lnt_alloc(lnt_bytes((size_t)tokens, 4));
@@ -48,7 +49,8 @@ void lnt_scorer_destroy(lnt_scorer *s)
     lnt_free(s);
 }
 
-/* Ids and targets of windows first .. first+count, what lies beyond the end filled up with ignored positions. Returns the predictions asked for. */
+/* Ids and targets of windows first .. first+count, what lies beyond the end filled up with ignored positions. Returns how many lie there
+ * ahead of it. */
 static int64_t fill(lnt_scorer *s, const int32_t *ids, int64_t n, int64_t first, int64_t count)
 {
     int64_t given = 0;
@@ -58,7 +60,7 @@ static int64_t fill(lnt_scorer *s, const int32_t *ids, int64_t n, int64_t first,
         given += left < s->length ? left : s->length;
         for (int64_t i = 0; i < s->length; i++) {
             s->ids[w * s->length + i] = from[i < left ? i : 0];
-            s->targets[w * s->length + i] = i < left ? from[i + 1] : -1;
+            s->targets[w * s->length + i] = i < left && from[i + 1] != s->unasked ? from[i + 1] : -1;
         }
     }
     return given;
@@ -78,18 +80,19 @@ linnet_status lnt_scorer_run(lnt_scorer *s, const int32_t *ids, int64_t n, int (
         LNT_TRY(lnt_plan_run(s->plan, s->m->w, &b));
         lnt_to_host(s->m->c, s->loss, lnt_plan_output(s->plan, s->m->loss).data, (size_t)given * 4);
         for (int64_t i = 0; i < given; i++) { /* only the very last window is short, so that what was asked for lies together */
-            if (score->finite && !isfinite(s->loss[i])) {
+            if (score->finite && s->targets[i] >= 0 && !isfinite(s->loss[i])) {
                 const int64_t token = (first + i / s->length) * s->stride + i % s->length + 2;
                 lnt_fail(s->m->c, LINNET_EINVAL, "the loss of token %lld is %g", (long long)token, s->loss[i]);
                 return lnt_hint(s->m->c, "Say --check-finite to see which layer and operator it comes from.");
             }
+            if (s->targets[i] < 0) continue;
             score->nats += s->loss[i];
+            score->tokens++;
             if (score->position_nats) {
                 score->position_nats[i % s->length] += s->loss[i];
                 score->position_count[i % s->length]++;
             }
         }
-        score->tokens += given;
         const int64_t end = (first + count - 1) * s->stride + s->length;
         score->reached = end < n - 1 ? end : n - 1;
         done += given;

@@ -51,16 +51,15 @@ typedef struct {
 
 /* ---- what the trainer asks for ---- */
 
-/* Sequences of a micro-batch when documents are isolated: cut after every separator; nothing predicts across a cut. */
+/* Sequences of a micro-batch when documents are isolated: cut ahead of every separator, which closes a document as what is predicted, and opens the
+ * next one as what its first token is predicted from. */
 static int64_t cut_documents(run *r)
 {
     int64_t n = 0, tokens = r->s.o.batch * r->s.o.length, separator = r->text->separator;
     r->cu[0] = 0;
-    for (int64_t i = 0; i < tokens; i++) {
-        bool closes = r->ids[i] == separator;
-        if (closes) r->targets[i] = -1;
-        if (closes || (i + 1) % r->s.o.length == 0) r->cu[++n] = i + 1;
-    }
+    for (int64_t i = 1; i < tokens; i++)
+        if (r->ids[i] == separator || i % r->s.o.length == 0) r->cu[++n] = i;
+    r->cu[++n] = tokens;
     return n;
 }
 
@@ -70,6 +69,15 @@ static int64_t warmup(const run *r)
     enum { USUAL = 100, SHARE = 5 };
     if (r->s.o.warmup != LINNET_WARMUP_AUTO) return r->s.o.warmup;
     return r->s.at.steps && r->s.at.steps / SHARE < USUAL ? r->s.at.steps / SHARE : USUAL;
+}
+
+static linnet_status check_warmup(run *r)
+{
+    const linnet_train_options *o = &r->s.o;
+    if (o->warmup_from > o->learning_rate)
+        return lnt_fail_option(r->c, "warmup_from", "is %g, expected at most the learning rate, %g", o->warmup_from, o->learning_rate);
+    if (o->warmup_from > 0 && o->warmup == 0) return lnt_fail_option(r->c, "warmup_from", "is %g, and no step is a warm-up", o->warmup_from);
+    return LINNET_OK;
 }
 
 static double learning_rate(void *user, int64_t step)
@@ -285,6 +293,7 @@ static linnet_status open_run(run *r, const linnet_config *config)
     LNT_TRY(lnt_settings_check(r->c, &r->s));
     LNT_TRY(check_apart(r));
     LNT_TRY(check_init(r));
+    LNT_TRY(check_warmup(r));
     if (r->s.o.init && r->s.o.train_tokenizer && !r->s.o.resume)
         return lnt_fail(r->c, LINNET_EINVAL, "a model to begin with has its ids already, and a tokenizer is to be trained");
     if (!r->s.at.steps && r->s.o.max_seconds <= 0) return lnt_fail(r->c, LINNET_EINVAL, "a run needs a number of steps or a time");
@@ -295,6 +304,7 @@ static linnet_status open_run(run *r, const linnet_config *config)
     LNT_TRY(open_model(r, config));
     int64_t windows = r->s.o.length >= EVAL_TOKENS_A_RUN ? 1 : EVAL_TOKENS_A_RUN / r->s.o.length;
     if (r->n_held > 1) LNT_TRY(lnt_scorer_create(r->c, r->m, r->s.o.length, windows, &r->scorer));
+    if (r->scorer && r->s.o.no_separator_loss) r->scorer->unasked = (int32_t)r->text->separator;
     size_t bytes = lnt_bytes(lnt_bytes_plus(lnt_bytes((size_t)r->s.o.batch, (size_t)r->s.o.length), 1), 8);
     r->ids = lnt_alloc(bytes);
     r->targets = lnt_alloc(bytes);
@@ -369,6 +379,7 @@ static linnet_status evaluate(run *r)
         return lnt_fail(r->c, LINNET_EINVAL, "the loss on the held-out text after step %lld is %s", (long long)r->s.at.step,
                         isnan(score.nats) ? "nan" : "inf");
     int64_t bytes = lnt_corpus_bytes(r->held_text ? r->held_text : r->text, r->held_ids + 1, n - 1);
+    if (!score.tokens) return LINNET_OK; /* separators alone, which nothing is asked to predict */
     r->progress.evaluated = 1;
     r->progress.eval_loss = score.nats / (double)score.tokens;
     r->progress.eval_bits_per_byte = bytes ? score.nats / M_LN2 / (double)bytes : NAN;

@@ -217,6 +217,33 @@ def no_separator_loss(folder):
     assert with_it[0] != without[0] and len(with_it) == len(without), (with_it, without)
     held = ["--held-out", whole[1]]
     assert losses("c", whole[:1], *held)[:5] == losses("d", whole[:1], *held, "--no-separator-loss")[:5]
+    one = folder / "one.jsonl"  # documents of one token: only where its separator is asked for is there more than one thing to learn
+    one.write_text('{"text":"hello"}\n' * 400)
+    flags = [*SMALL, "--field", "text", "--train-tokenizer", "300", "--steps", "60", "--eval-every", "60", "--learning-rate", "0.01", "--length", "16"]
+    for more, name in (("--no-separator-loss", "e"), ("--isolate-documents", "f")):
+        linnet("train", one, "--out", folder / name, *flags, "--no-separator-loss", *([more] if name == "f" else []))
+        last = json.loads((folder / name / "log.jsonl").read_text().splitlines()[-1])
+        assert last["eval_loss"] < 0.2 and last["loss"] < 0.2, (name, last)
+
+
+@case("--isolate-documents: a document's first token is predicted from the separator, and nothing from the document before")
+def isolated_documents(folder):
+    texts = folder / "t.jsonl"
+    texts.write_text('{"text":"hello world again"}\n' * 400)
+    flags = [*SMALL, "--field", "text", "--train-tokenizer", "300", "--steps", "60", "--eval-every", "60", "--learning-rate", "0.01", "--length", "16"]
+    linnet("train", texts, "--out", folder / "a", *flags, "--isolate-documents")
+    last = json.loads((folder / "a" / "log.jsonl").read_text().splitlines()[-1])
+    assert last["eval_loss"] < 0.2 and last["loss"] < 0.2, last
+    assert "hello world again" in linnet("generate", folder / "a", "--tokens", "20", "--past-separator").out
+
+
+@case("--warmup-from above the learning rate, or without a warm-up, is refused")
+def no_warmup(folder):
+    refused("train", text_file(), "--out", folder / "a", *SMALL, "--warmup", "4", "--warmup-from", "1",
+            says=["--warmup-from is 1, expected at most the learning rate, 0.002"])
+    refused("train", text_file(), "--out", folder / "a", *SMALL, "--warmup", "0", "--warmup-from", "1e-6",
+            says=["--warmup-from is 1e-06, and no step is a warm-up"])
+    assert not (folder / "a").exists()
 
 
 # ---- resuming ------------------------------------------------------------------------------------------------------------------
