@@ -21,7 +21,7 @@ from linnet.raw import Linnet  # noqa: E402
 TRACEME, SINGLESTEP = 0, 9
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.ptrace.argtypes, LIBC.ptrace.restype = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p], ctypes.c_long
-VALUES = {"log_decay": -0.01, "strength": 0.2}
+VALUES = {"log_decay": -0.01, "strength": 0.2, "step": 0.2}
 F32 = {v: array.array("f", [v]).tobytes() for v in (0.05, *VALUES.values())}
 BF16 = "bf16"
 

@@ -206,16 +206,16 @@ static void causality(void **state)
 /* Operators that reduce to each other when a decay is constant or absent: simple_gla with a constant gate is retention, with none linear_attn; the
  * gated delta rule with g = 0 is the delta rule; a window over everything is no window; beta = 0 leaves the decayed state; orthonormal keys turn
  * the delta rule into linear attention of beta v; dplr that reads nothing is gla, and with a = -beta e^gk k, b = k and values beta v kda; gla_kv
- * without gates of the rows is gla_v. */
+ * without gates of the rows is gla_v, dplr without gates iplr. */
 static void families_reduce(void **state)
 {
     (void)state;
     linnet_context *c = make_context(2);
-    for (int f = 0; f < 9; f++) {
+    for (int f = 0; f < 10; f++) {
         static const char *const from[] = { "simple_gla", "simple_gla", "gated_delta_rule", "attention", "gated_delta_rule", "delta_rule",
-                                            "dplr", "dplr", "gla_kv" };
+                                            "dplr", "dplr", "gla_kv", "dplr" };
         static const char *const to[] = { "retention", "linear_attn", "delta_rule", "attention", "simple_gla", "linear_attn",
-                                          "gla", "kda", "gla_v" };
+                                          "gla", "kda", "gla_v", "iplr" };
         const int64_t T = f == 5 ? 20 : 70;
         lnt_recur_case ka = { from[f], 1, { T }, LNT_HEADS(1, 2, 20, 24), .gate = -0.3, .beta = 1, .states = f != 3 }, kb = ka;
         if (f == 3) lnt_case_set(&ka, "Hq", 2), lnt_case_set(&ka, "Hk", 2);
@@ -239,6 +239,7 @@ static void families_reduce(void **state)
             memset(tensor(&b, "s0"), 0, tensor_bytes(&b, "s0"));
         }
         if (f == 6) memset(tensor(&a, "a"), 0, tensor_bytes(&a, "a"));
+        if (f == 9) memset(tensor(&a, "gk"), 0, tensor_bytes(&a, "gk"));
         if (f == 8) { /* each has drawn its own gates of the columns */
             memset(tensor(&a, "gk"), 0, tensor_bytes(&a, "gk"));
             memcpy(tensor(&a, "gv"), tensor(&b, "gv"), tensor_bytes(&b, "gv"));

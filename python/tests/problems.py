@@ -20,9 +20,9 @@ def draw(values, shape, generator, dtype):
         x = x / x.norm(dim=-1, keepdim=True)
     elif values == "decay":
         x = -0.05 - 0.8 * x.abs()
-    elif values == "strength":
+    elif values in ("strength", "step"):
         x = 0.1 + 0.8 * torch.sigmoid(x)
-    elif values == "positive":
+    elif values in ("positive", "weight"):
         x = 0.5 + torch.sigmoid(x)
     elif values == "negative":
         x = -0.5 - torch.sigmoid(x)

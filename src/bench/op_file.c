@@ -1,4 +1,5 @@
 /* `linnet op`: one operator on the tensors of a safetensors file (docs/op-files.md). */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -194,24 +195,29 @@ static linnet_status check_tensor(job *j, int i, const lnt_st_tensor *t)
     return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" has dtype %s, expected a floating one", t->name, lnt_dtype_name(t->dtype)), from_file(j);
 }
 
-/* What no operator can mean: a gate above 0 or NaN, a strength that is no number, a regulariser that is not positive. */
+/* Numbers that an operator can mean: a gate above 0 is none. */
+static const struct {
+    const char *expected; /* NULL: what it will */
+    double from, to;
+    bool open;            /* neither end belongs to them */
+} meant[] = {
+    [LNT_VALUES_DECAY] = { "a natural-log decay of at most 0", -INFINITY, 0, false },
+    [LNT_VALUES_STRENGTH] = { "a number", -INFINITY, INFINITY, true },
+    [LNT_VALUES_STEP] = { "a number of at least 0", 0, DBL_MAX, false },
+    [LNT_VALUES_POSITIVE] = { "a number above 0", 0, INFINITY, true },
+    [LNT_VALUES_NEGATIVE] = { "a number below 0", -INFINITY, 0, true },
+    [LNT_VALUES_SIGN] = { "a number from -1 to 1", -1, 1, false },
+    [LNT_VALUES_COUNT] = { 0 },
+};
+
 static linnet_status check_values(job *j, const lnt_recur_tensor *t, lnt_dtype type, const void *x, int64_t n)
 {
-    const char *expected = t->values == LNT_VALUES_DECAY      ? "a natural-log decay of at most 0"
-                           : t->values == LNT_VALUES_STRENGTH ? "a number"
-                           : t->values == LNT_VALUES_POSITIVE ? "a number above 0"
-                           : t->values == LNT_VALUES_NEGATIVE ? "a number below 0"
-                           : t->values == LNT_VALUES_SIGN     ? "a number from -1 to 1"
-                                                              : NULL;
-    for (int64_t i = 0; expected && i < n; i++) {
+    const double from = meant[t->values].from, to = meant[t->values].to;
+    for (int64_t i = 0; meant[t->values].expected && i < n; i++) {
         const double y = lnt_load_element(x, type, i);
-        const bool fine = t->values == LNT_VALUES_DECAY      ? y <= 0
-                          : t->values == LNT_VALUES_STRENGTH ? isfinite(y)
-                          : t->values == LNT_VALUES_SIGN     ? y >= -1 && y <= 1
-                                                             : isfinite(y) && (t->values == LNT_VALUES_POSITIVE ? y > 0 : y < 0);
-        if (!fine)
-            return lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" holds %g at element %lld, expected %s", t->name, y, (long long)i, expected),
-                   from_file(j);
+        if (meant[t->values].open ? y > from && y < to : y >= from && y <= to) continue;
+        lnt_fail(j->c, LINNET_EINVAL, "tensor \"%s\" holds %g at element %lld, expected %s", t->name, y, (long long)i, meant[t->values].expected);
+        return from_file(j);
     }
     return LINNET_OK;
 }

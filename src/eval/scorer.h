@@ -28,8 +28,8 @@ linnet_status lnt_scorer_create(lnt_ctx *c, linnet_model *m, int64_t length, int
 /* The same over a plan that says where a value came from that is no finite number (lnt_plan_options.finite). */
 linnet_status lnt_scorer_create_looking(lnt_ctx *c, linnet_model *m, int64_t length, int64_t windows, bool looking, lnt_scorer **out);
 void lnt_scorer_destroy(lnt_scorer *s);
-/* Score ids[0..n): n-1 predictions less those of `unasked`, more where windows overlap; the last window is the first that reaches the end, and may be short. `progress` (may
- * be NULL) is told tokens done; non-zero stops with LINNET_EINTERRUPTED. */
+/* Score ids[0..n): n-1 predictions less those of `unasked`, more where windows overlap; the last window is the first that reaches the end, and may be
+ * short. `progress` (may be NULL) is told tokens done; non-zero stops with LINNET_EINTERRUPTED. */
 linnet_status lnt_scorer_run(lnt_scorer *s, const int32_t *ids, int64_t n, int (*progress)(void *user, int64_t done, int64_t total), void *user,
                              lnt_score *score);
 

@@ -185,14 +185,15 @@ lnt_dtype lnt_recur_type(const void *args, int i)
     return row_of(args, i)->wide || dtype == LINNET_F64 ? dtype : LINNET_F32;
 }
 
-int64_t lnt_recur_elements(const void *args, int i)
+int64_t lnt_recur_shape_elements(const void *args, const char *shape)
 {
-    const char *shape = row_of(args, i)->shape, *letter;
+    const char *letter;
     size_t length;
     int64_t n = 1;
     while ((letter = lnt_recur_next_letter(&shape, &length))) n *= lnt_recur_letter(op_of(args), args, letter, length);
     return n;
 }
+int64_t lnt_recur_elements(const void *args, int i) { return lnt_recur_shape_elements(args, row_of(args, i)->shape); }
 
 bool lnt_recur_aligned(const void *args, int i)
 {

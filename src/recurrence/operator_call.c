@@ -194,7 +194,7 @@ static void put_tensors(writer *w, const lnt_recur_op *op)
     static const char *const values[] = {
         [LNT_VALUES_ANY] = "any",           [LNT_VALUES_UNIT] = "unit",         [LNT_VALUES_DECAY] = "decay", [LNT_VALUES_STRENGTH] = "strength",
         [LNT_VALUES_POSITIVE] = "positive", [LNT_VALUES_NEGATIVE] = "negative", [LNT_VALUES_SIGN] = "sign",   [LNT_VALUES_SYMMETRIC] = "symmetric",
-        [LNT_VALUES_COUNT] = "count",
+        [LNT_VALUES_COUNT] = "count",       [LNT_VALUES_STEP] = "step",         [LNT_VALUES_WEIGHT] = "weight",
     };
     put(w, ", \"tensors\": [");
     for (int i = 0; op->tensors[i].name; i++) {

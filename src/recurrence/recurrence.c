@@ -208,9 +208,17 @@ static size_t offsets_bytes(const lnt_ctx *c, const lnt_recur_head *a)
     return lnt_on_cuda(c) ? (bytes + 255) / 256 * 256 : 0;
 }
 
+/* Then what is zeros whatever the caller says. */
+static size_t zeros_bytes(const lnt_recur_head *a)
+{
+    if (!a->op->zeros.shape) return 0;
+    const int64_t n = lnt_recur_shape_elements(a, a->op->zeros.shape);
+    return (lnt_bytes((size_t)n, a->dtype == LINNET_F64 ? 8 : 4) + 255) / 256 * 256;
+}
+
 static size_t workspace_of(lnt_ctx *c, const lnt_recur_head *a, const lnt_recur_impl *impl, bool backward)
 {
-    return offsets_bytes(c, a) + (impl->workspace ? impl->workspace(a, backward, lnt_threads(c)) : 0);
+    return offsets_bytes(c, a) + zeros_bytes(a) + (impl->workspace ? impl->workspace(a, backward, lnt_threads(c)) : 0);
 }
 
 /* ---- calls ---------------------------------------------------------------------------------------------------------------------- */
@@ -242,17 +250,22 @@ linnet_status lnt_recur_run(lnt_ctx *c, const void *args, bool backward)
         return lnt_fail(c, LINNET_EINVAL, "workspace of %zu bytes; %s needs %zu", a->workspace ? a->workspace_size : 0, impl->name, need);
     if ((uintptr_t)a->workspace % LNT_ALIGN) return lnt_fail(c, LINNET_EINVAL, "workspace is not aligned to %d bytes", LNT_ALIGN);
     c->recurrence_ran = impl->name;
+    const size_t offsets = offsets_bytes(c, a), zeros = zeros_bytes(a);
+    void *none = a->workspace ? (char *)a->workspace + offsets : NULL;
+    if (lnt_on_cuda(c) && !a->cu_seqlens_device) {
+        lnt_device_put(c, a->workspace, a->cu_seqlens, (size_t)(a->sequences + 1) * sizeof *a->cu_seqlens);
+        a->cu_seqlens_device = a->workspace;
+    }
+    if (zeros) {
+        lnt_device_zero(c, none, zeros);
+        memcpy((char *)a + a->op->zeros.field, &none, sizeof none);
+    }
+    if (offsets + zeros) a->workspace = (char *)none + zeros;
+    a->workspace_size -= offsets + zeros;
     if (!lnt_on_cuda(c)) {
         (backward ? impl->backward : impl->forward)(a, lnt_threads(c));
         return LINNET_OK;
     }
-    size_t offsets = offsets_bytes(c, a);
-    if (!a->cu_seqlens_device) {
-        lnt_device_put(c, a->workspace, a->cu_seqlens, (size_t)(a->sequences + 1) * sizeof *a->cu_seqlens);
-        a->cu_seqlens_device = a->workspace;
-    }
-    a->workspace = (char *)a->workspace + offsets;
-    a->workspace_size -= offsets;
     (backward ? impl->put_backward : impl->put_forward)(a, c->device);
     return lnt_device_check(c);
 }

@@ -108,7 +108,9 @@ typedef enum {
     LNT_VALUES_ANY,       /* normal */
     LNT_VALUES_UNIT,      /* rows (the last letter) of unit norm */
     LNT_VALUES_DECAY,     /* natural logs of decays, at most 0; -inf is an exact reset */
-    LNT_VALUES_STRENGTH,  /* above 0 */
+    LNT_VALUES_STRENGTH,  /* above 0 as a rule */
+    LNT_VALUES_STEP,      /* at least 0: below, what decays would grow */
+    LNT_VALUES_WEIGHT,    /* of a norm: about 1, or -1 */
     LNT_VALUES_POSITIVE,  /* above 0, about 1 */
     LNT_VALUES_NEGATIVE,  /* below 0, about -1 */
     LNT_VALUES_SIGN,      /* from -1 to 1; 0 and both ends too */
@@ -182,6 +184,10 @@ struct lnt_recur_op {
     double (*flops)(const void *args, int C, bool backward); /* useful ones of the call at chunk length C (operators.md#flops) */
     const char *channel;                /* the letter of channels that see no others, of an operator without heads (letters H..), which see none
                                            either: some of them say what all are worth; NULL: none */
+    struct {
+        size_t field;                   /* of a tensor of gates' type that implementations read and no caller has: zeros, in the workspace */
+        const char *shape;              /* NULL: there is none such */
+    } zeros;
     const char *counted;                /* a report on whose mean more of them depend, with the function; NULL: none */
     double (*counted_flops)(const void *args, double mean);
     const struct lnt_op *node;          /* in a program: LNT_RECUR_NODE (recur_node.h), or the core's own; NULL: not in programs */
@@ -213,6 +219,7 @@ const char *lnt_recur_next_letter(const char **shape, size_t *length);
 bool lnt_recur_has(const void *args, int i);
 lnt_dtype lnt_recur_type(const void *args, int i);
 int64_t lnt_recur_elements(const void *args, int i); /* its shape in terms of the call's sizes */
+int64_t lnt_recur_shape_elements(const void *args, const char *shape);
 static inline void *lnt_recur_get(const void *args, const lnt_recur_tensor *t) { return *(void *const *)((const char *)args + t->field); }
 static inline void lnt_recur_set(void *args, const lnt_recur_tensor *t, const void *p) { *(const void **)((char *)args + t->field) = p; }
 /* Whether it has to begin at a multiple of 16 bytes on a GPU: the letters of its shape but T, N and heads are whole 16 bytes each. */

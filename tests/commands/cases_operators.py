@@ -68,6 +68,9 @@ def op_refuses(folder):
     wrong(["g"], lambda t: t.update(g=("F32", (B, T, HV), f32([float("nan")] * (B * T * HV)))))
     wrong(["2", "3"], lambda t: (t.update(q=("F32", (B, T, 3, K), f32([0.1] * (B * T * 3 * K)))), t.update(k=t["q"])))
     wrong(['"cu_seqlens" is f32 [2], expected i64 [N+1]', "in.safetensors"], lambda t: t.update(cu_seqlens=("F32", (2,), f32([0, T]))))
+    normal = lambda *shape: ("F32", shape, f32([0.1] * math.prod(shape)))
+    steps = {"u": normal(B, T, 4), "delta": ("F32", (B, T, 4), f32([-1.0] * (B * T * 4))), "A": ("F32", (4, 2), f32([-1.0] * 8)), "B": normal(B, T, 2), "C": normal(B, T, 2)}
+    wrong(['tensor "delta" holds -1 at element 0, expected a number of at least 0'], lambda t: (t.clear(), t.update(steps)), op="selective_scan")
     wrong(["wobbly"], flags=["--form", "wobbly"])
     wrong(["chunk-z80"], flags=["--impl", "chunk-z80"])
     wrong(["--dtype"], flags=["--dtype", "f8"])

@@ -53,5 +53,9 @@ const lnt_recur_case lnt_delta_cases[] = {
     { "dplr", 2, { 100, 47 }, LNT_HEADS(1, 2, 64, 64), .gate = -1.5, .states = true },
     { "dplr", 2, { 161, 64 }, LNT_HEADS(1, 2, 96, 64), .gate = -3.2, .states = true },
     { "dplr", 1, { 0 }, LNT_HEADS(1, 1, 16, 16), .states = true },
+    { "iplr", 5, { 1, 16, 0, 63, 20 }, LNT_HEADS(1, 2, 60, 32), .states = true },
+    { "iplr", 1, { 65 }, LNT_HEADS(2, 4, 16, 24), .states = true },
+    { "iplr", 2, { 100, 47 }, LNT_HEADS(2, 2, 64, 64), .states = false },
+    { "iplr", 1, { 0 }, LNT_HEADS(1, 1, 16, 16), .states = true },
     { 0 },
 };

@@ -29,15 +29,11 @@ static const lnt_recur_impl *const impls[] = {
 };
 
 static const lnt_recur_option options[] = { LNT_SCALE_OPTION, { 0 } };
-static const lnt_recur_tensor tensors[] = {
-    LNT_STATE_QKV,
-    LNT_INPUT(lnt_recur_args, "a", "T Hv K", a, .wide = true, .values = LNT_VALUES_UNIT, .help = "row that reads the state before the token"),
-    LNT_INPUT(lnt_recur_args, "b", "T Hv K", b, .wide = true, .values = LNT_VALUES_UNIT, .help = "row that what a has read is written with"),
-    LNT_STATE_ROW_GATE(.passed = true),
-    LNT_STATE_S,
-    LNT_STATE_O,
-    { 0 },
-};
+#define UNTIED \
+    LNT_INPUT(lnt_recur_args, "a", "T Hv K", a, .wide = true, .values = LNT_VALUES_UNIT, .help = "row that reads the state before the token"), \
+        LNT_INPUT(lnt_recur_args, "b", "T Hv K", b, .wide = true, .values = LNT_VALUES_UNIT, .help = "row that what a has read is written with")
+static const lnt_recur_tensor tensors[] = { LNT_STATE_QKV, UNTIED, LNT_STATE_ROW_GATE(.passed = true), LNT_STATE_S, LNT_STATE_O, { 0 } };
+static const lnt_recur_tensor ungated[] = { LNT_STATE_QKV, UNTIED, LNT_STATE_S, LNT_STATE_O, { 0 } };
 
 /* In a decoding step, with what stands around it (row_chain.h): a block has a head's columns, and its state. */
 static bool row(const lnt_node *n, lnt_row_step *s)
@@ -55,4 +51,12 @@ const lnt_recur_op lnt_recur_dplr = {
     .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes, .tensors = tensors, .options = options, .impls = impls, .cases = lnt_delta_cases,
     .f32 = { 2e-6, 1e-5, 5e-5 }, .bf16 = { 8e-3, 8e-3, 2e-2 }, .fill = lnt_state_fill, .check = lnt_state_check, .flops = flops,
     .weights = true, .node = &(const lnt_op){ LNT_RECUR_NODE("dplr"), .row = row },
+};
+
+/* The identity and a matrix of rank one: no decay. */
+const lnt_recur_op lnt_recur_iplr = {
+    .name = "iplr", .core = "delta", .equation = "S_t = S_{t-1} + b_t (S_{t-1}^T a_t)^T + k_t v_t^T, o_t = scale S_t^T q_t",
+    .args_size = sizeof(lnt_recur_args), .sizes = lnt_state_sizes, .tensors = ungated, .options = options, .impls = impls, .cases = lnt_delta_cases,
+    .f32 = { 2e-6, 1e-5, 5e-5 }, .bf16 = { 8e-3, 8e-3, 2e-2 }, .fill = lnt_state_fill, .check = lnt_state_check, .flops = flops,
+    .weights = true, .zeros = { LNT_AT(lnt_recur_args, gk), "T Hv K" },
 };

@@ -133,7 +133,7 @@ static const lnt_recur_tensor tensors[] = {
     LNT_STATE_QKV,
     LNT_STATE_GATE,
     LNT_STATE_SIGN,
-    LNT_STATE_BETA,
+    LNT_INPUT(lnt_mesa_args, "beta", "T Hv", beta, .values = LNT_VALUES_STEP, .gate = true, .help = "write strength"),
     LNT_INPUT(lnt_mesa_args, "lambda", "Hv K", lambda, .values = LNT_VALUES_POSITIVE, .without = LNT_AT(lnt_mesa_args, lambda_varies),
               .help = "regulariser, above 0"),
     LNT_INPUT(lnt_mesa_args, "lambda_t", "T Hv K", lambda_t, .values = LNT_VALUES_POSITIVE, .with = LNT_AT(lnt_mesa_args, lambda_varies),

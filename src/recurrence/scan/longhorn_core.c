@@ -5,7 +5,7 @@
 static const lnt_recur_option options[] = { { 0 } };
 static const lnt_recur_tensor tensors[] = {
     LNT_INPUT(lnt_selective_args, "x", "T D", u, .wide = true),
-    LNT_INPUT(lnt_selective_args, "beta", "T D", delta, .values = LNT_VALUES_STRENGTH, .gate = true, .help = "write strength"),
+    LNT_INPUT(lnt_selective_args, "beta", "T D", delta, .values = LNT_VALUES_STEP, .gate = true, .help = "write strength"),
     LNT_INPUT(lnt_selective_args, "k", "T M", B, .wide = true),
     LNT_INPUT(lnt_selective_args, "q", "T M", C, .wide = true),
     LNT_INPUT(lnt_selective_args, "D", "D", skip, .absent = "zeros", .help = "factor of x in the output"),

@@ -26,7 +26,7 @@ static const lnt_recur_option options[] = {
 };
 static const lnt_recur_tensor tensors[] = {
     LNT_INPUT(lnt_s4d_args, "u", "T D", u, .wide = true),
-    LNT_INPUT(lnt_s4d_args, "dt", "D", dt, .values = LNT_VALUES_STRENGTH, .gate = true, .help = "step size"),
+    LNT_INPUT(lnt_s4d_args, "dt", "D", dt, .values = LNT_VALUES_STEP, .gate = true, .help = "step size"),
     LNT_INPUT(lnt_s4d_args, "A_re", "D M", A_re, .values = LNT_VALUES_NEGATIVE, .gate = true, .help = "rates of decay, below 0"),
     LNT_INPUT(lnt_s4d_args, "A_im", "D M", A_im, .gate = true, .help = "frequencies"),
     LNT_INPUT(lnt_s4d_args, "C_re", "D M", C_re, .help = "read-out"),

@@ -24,7 +24,7 @@ static const lnt_recur_option options[] = {
 };
 static const lnt_recur_tensor tensors[] = {
     LNT_INPUT(lnt_selective_args, "u", "T D", u, .wide = true),
-    LNT_INPUT(lnt_selective_args, "delta", "T D", delta, .values = LNT_VALUES_STRENGTH, .gate = true, .help = "step sizes"),
+    LNT_INPUT(lnt_selective_args, "delta", "T D", delta, .values = LNT_VALUES_STEP, .gate = true, .help = "step sizes"),
     LNT_INPUT(lnt_selective_args, "A", "D M", A, .values = LNT_VALUES_NEGATIVE, .gate = true, .help = "rates of decay, below 0"),
     LNT_INPUT(lnt_selective_args, "B", "T M", B, .wide = true),
     LNT_INPUT(lnt_selective_args, "C", "T M", C, .wide = true),

@@ -56,7 +56,7 @@ static const lnt_recur_option titans_options[] = { MINI_BATCH, INNER, { 0 } };
         LNT_INPUT(lnt_ttt_args, "token_idx", "mini_batch", token_idx, .gate = true, .absent = "no such factor",                    \
                   .help = "row i of a mini-batch (from 0) has step sizes times max(1/(i+1) + token_idx_i, 0)")
 #define NORM                                                                                                                       \
-    LNT_INPUT(lnt_ttt_args, "ln_w", "H D", ln_w, .values = LNT_VALUES_POSITIVE, WITH_LN),                                          \
+    LNT_INPUT(lnt_ttt_args, "ln_w", "H D", ln_w, .values = LNT_VALUES_WEIGHT, WITH_LN),                                          \
         LNT_INPUT(lnt_ttt_args, "ln_b", "H D", ln_b, WITH_LN)
 #define START(NAME, SHAPE, FIELD, ...)                                                                                             \
     LNT_INPUT(lnt_ttt_args, NAME, SHAPE, FIELD, .absent = "zeros", .help = "what the state's are differences to", __VA_ARGS__)
