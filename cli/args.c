@@ -361,6 +361,8 @@ static int take_text(const arg *a, const char *value)
     return 0;
 }
 
+static arg_list made; /* the pairs of flags that stand for a key */
+
 static int take(const arg *a, const char *value)
 {
     switch (a->kind) {
@@ -392,7 +394,7 @@ static int take(const arg *a, const char *value)
         size_t size = strlen(a->key) + strlen(value) + 2;
         char *pair = args_alloc(size);
         snprintf(pair, size, "%s=%s", a->key, value);
-        if (!code) arg_list_add(a->to, pair);
+        if (!code) arg_list_add(a->to, pair), arg_list_add(&made, pair);
         return code;
     }
     default: return 0;
@@ -423,6 +425,18 @@ const char *args_flag(const char *option)
     return NULL;
 }
 
+void args_refused(const char *pair)
+{
+    const size_t n = strcspn(pair, "=");
+    for (int i = 0; i < made.count; i++)
+        if (made.item[i] == pair) return;
+    for (int i = options.count - 1; i >= 0; i--) {
+        if (strncmp(options.item[i], pair, n) != 0 || options.item[i][n]) continue;
+        options.item[i] = options.item[--options.count];
+        flags.item[i] = flags.item[--flags.count];
+    }
+}
+
 static const char *underscored(const char *flag)
 {
     char *name = strcpy(args_alloc(strlen(flag) + 1), flag);
@@ -433,7 +447,7 @@ static const char *underscored(const char *flag)
 
 static void name_flags(const arg *table)
 {
-    given.count = options.count = flags.count = 0;
+    given.count = options.count = flags.count = made.count = 0;
     for (; table->kind != ARG_END; table++) {
         if (table->kind == ARG_HEADING) continue;
         arg_list_add(&options, underscored(table->name));

@@ -77,6 +77,8 @@ const char *args_command(int argc, char **argv);
 const arg_list *args_given(void);
 /* The flag for what the library calls so, NULL: there is none. */
 const char *args_flag(const char *option);
+/* A pair is refused: where no flag made it (ARG_KEY) but --set, its key is that of no flag from here on. */
+void args_refused(const char *pair);
 
 /* train and task say what is wrong with their flags, and do nothing: `linnet sweep` asks that of each run before it makes anything. */
 extern bool args_only_check;

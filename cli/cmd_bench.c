@@ -235,7 +235,7 @@ static int bench_op(const command *self, int argc, char **argv)
         { "heads", ARG_INT, &o.heads, "N", "heads of q; others have as many unless --set says", 1, 1 << 16, "as is usual for the operator" },
         { "set", ARG_LIST, &set, "KEY=VALUE", "a size (Hq, Hk, Hv, K, V ...) or option (window, cg_tol ...) of the operator; may be repeated" },
         { "implementation", ARG_HEADING },
-        { "form", ARG_TEXT, &o.form, "FORM", "auto, recurrent, chunk or parallel" },
+        { "form", ARG_TEXT, &o.form, "FORM", "auto, recurrent, chunk or parallel; one that nothing but the reference has for the call is refused" },
         { "chunk", ARG_INT, &o.chunk, "C", "tokens of a chunk", .range = "bench_op.chunk", .fallback = "the implementation's own" },
         { "impl", ARG_TEXT, &o.impl, "NAME", "force one implementation" },
         { "repeats", ARG_INT, &o.repeats, "N", "runs to take the median of", .range = "bench_op.repeats" },

@@ -10,14 +10,26 @@ enum { FAMILIES = sizeof families / sizeof *families };
 
 enum { WIDTH = 2048, TOKENS = 2048 }; /* for which is said what a layer takes */
 
-/* "4.2M parameters, 1.0 MiB of state a sequence, 12M FLOPs a token". */
-static void print_cost(linnet_context *c, const char *mixer)
+/* `lead`, then "4.2M parameters, 1.0 MiB of state a sequence, 12M FLOPs a token"; nothing where it is no mixer. */
+static void print_cost(linnet_context *c, const char *lead, const char *mixer)
 {
     char a[SAY_TEXT], b[SAY_TEXT], f[SAY_TEXT];
     linnet_mixer_cost r = { .size = sizeof r };
     if (linnet_mixer_measure(c, mixer, WIDTH, TOKENS, &r) != LINNET_OK) return;
-    printf("%s parameters, %s of state a sequence%s, %s FLOPs a token\n", say_count(a, (double)r.parameters), say_bytes(b, (double)r.state_bytes),
-           r.grows ? ", which grows with its length" : "", say_count(f, r.flops_a_token));
+    printf("%s%s parameters, %s of state a sequence%s, %s FLOPs a token\n", lead, say_count(a, (double)r.parameters),
+           say_bytes(b, (double)r.state_bytes), r.grows ? ", which grows with its length" : "", say_count(f, r.flops_a_token));
+}
+
+static void line_cost(json_line *j, linnet_context *c, const char *mixer)
+{
+    linnet_mixer_cost r = { .size = sizeof r };
+    if (linnet_mixer_measure(c, mixer, WIDTH, TOKENS, &r) != LINNET_OK) return;
+    line_int(j, "width", WIDTH);
+    line_int(j, "tokens", TOKENS);
+    line_int(j, "parameters", r.parameters);
+    line_int(j, "state_bytes", r.state_bytes);
+    line_int(j, "state_grows", r.grows);
+    line_real(j, "flops_a_token", r.flops_a_token);
 }
 
 /* One kind with its keys. */
@@ -25,13 +37,13 @@ static int describe(linnet_context *c, const char *name, int json)
 {
     char *text = linnet_kind_describe(name, json), known[1024] = "";
     if (text) {
-        printf("%s%s", text, json ? "\n" : "");
+        char lead[96];
+        json_line j = { .file = stdout, .more = true };
+        printf("%.*s", (int)strlen(text) - json, text); /* without the last brace, behind which there is more */
         linnet_free(text);
-        for (int i = 0; !json && linnet_mixer_at(i); i++) {
-            if (strcmp(linnet_mixer_at(i)->name, name) != 0) continue;
-            printf("\nat width %d, in a sequence of %d tokens: ", WIDTH, TOKENS);
-            print_cost(c, name);
-        }
+        snprintf(lead, sizeof lead, "\nat width %d, in a sequence of %d tokens: ", WIDTH, TOKENS);
+        if (!json) print_cost(c, lead, name);
+        else line_cost(&j, c, name), line_close(&j);
         return EXIT_GOOD;
     }
     for (int f = 0, n = 0; f < FAMILIES; f++)
@@ -46,20 +58,12 @@ static void list_json(linnet_context *c)
     json_line j;
     for (int f = 0; f < FAMILIES; f++)
         for (int i = 0; (m = linnet_kind_at(families[f], i)) != NULL; i++) {
-            linnet_mixer_cost r = { .size = sizeof r };
             line_open(&j, stdout);
             line_text(&j, families[f], m->name);
             line_text(&j, "summary", m->summary);
             if (m->recurrence) line_text(&j, "recurrence", m->recurrence);
             if (m->paper) line_text(&j, "paper", m->paper);
-            if (f == 0 && linnet_mixer_measure(c, m->name, WIDTH, TOKENS, &r) == LINNET_OK) {
-                line_int(&j, "width", WIDTH);
-                line_int(&j, "tokens", TOKENS);
-                line_int(&j, "parameters", r.parameters);
-                line_int(&j, "state_bytes", r.state_bytes);
-                line_int(&j, "state_grows", r.grows);
-                line_real(&j, "flops_a_token", r.flops_a_token);
-            }
+            if (f == 0) line_cost(&j, c, m->name);
             line_close(&j);
         }
     for (int i = 0; linnet_preset_name(i); i++) {
@@ -82,9 +86,7 @@ static void list_text(linnet_context *c)
         for (int i = 0; (m = linnet_kind_at(families[f], i)) != NULL; i++) {
             printf("  %s%-18s%s %s\n", bold, m->name, plain, m->summary);
             if (m->paper) printf("  %18s %s%s%s\n", "", dim, m->paper, plain);
-            if (f > 0) continue;
-            printf("  %18s ", "");
-            print_cost(c, m->name);
+            if (f == 0) print_cost(c, "                     ", m->name);
         }
     }
     printf("\n`linnet mixers NAME` shows the keys of one.\n\npresets (--preset)\n");

@@ -37,6 +37,13 @@ static linnet_status set_pair(linnet_context *c, linnet_config *k, const char *p
     return linnet_config_set(c, k, key, sign + 1);
 }
 
+static linnet_status set_given(linnet_context *c, linnet_config *k, const char *pair)
+{
+    const linnet_status s = set_pair(c, k, pair);
+    if (s != LINNET_OK) args_refused(pair);
+    return s;
+}
+
 /* The first kind of layer of a pattern that is not attention, which gives the model its type; NULL: none. */
 static const char *kind_of_pattern(const char *pattern, char name[64])
 {
@@ -57,22 +64,32 @@ static linnet_status apply(linnet_context *c, const model_args *m, const char *p
     /* a pattern needs the number of layers, brings the keys of its kinds, which --set may name, and takes the number of heads that is there in
      * the end */
     for (int i = 0; s == LINNET_OK && m->pattern && i < m->set.count; i++)
-        if (strncmp(m->set.item[i], "num_hidden_layers=", 18) == 0) s = set_pair(c, k, m->set.item[i]);
+        if (strncmp(m->set.item[i], "num_hidden_layers=", 18) == 0) s = set_given(c, k, m->set.item[i]);
     if (s == LINNET_OK && m->pattern) s = linnet_config_pattern(c, k, m->pattern);
-    for (int i = 0; s == LINNET_OK && i < m->set.count; i++) s = set_pair(c, k, m->set.item[i]);
+    for (int i = 0; s == LINNET_OK && i < m->set.count; i++) s = set_given(c, k, m->set.item[i]);
     if (s == LINNET_OK && m->pattern) s = linnet_config_pattern(c, k, m->pattern);
     return s;
+}
+
+/* The model type is the mixer's or that of a pattern. What is none is said in the words of linnet_config_pattern, which speaks of mixers alone. */
+static linnet_status create(linnet_context *c, const model_args *m, linnet_config **out)
+{
+    char kind[64];
+    linnet_mixer_cost cost = { .size = sizeof cost };
+    const char *name = m->mixer ? m->mixer : kind_of_pattern(m->pattern, kind);
+    const bool nothing = m->mixer && strcmp(m->mixer, "linnet") == 0; /* the type of files that say their mixers */
+    const linnet_status s = nothing ? LINNET_EINVAL : linnet_config_create(c, name ? name : ARG_MIXER, out);
+    if (s != LINNET_EINVAL) return s;
+    return m->mixer ? linnet_mixer_measure(c, name, 2048, 1, &cost) : linnet_config_create(c, ARG_MIXER, out);
 }
 
 int model_args_config(linnet_context *c, const model_args *m, linnet_config **out)
 {
     linnet_status s;
-    char kind[64];
-    const char *mixer = m->mixer ? m->mixer : kind_of_pattern(m->pattern, kind);
     if (m->config && m->mixer)
         return say_error(NULL, "Leave one of them out.", "--config %s already names the kind of layer, --mixer too", m->config);
     if (m->config) s = linnet_config_load(c, m->config, out);
-    else s = linnet_config_create(c, mixer ? mixer : ARG_MIXER, out);
+    else s = create(c, m, out);
     const char *preset = m->preset || m->config || m->defaults ? m->preset : "tiny";
     for (int i = 0; s == LINNET_OK && !m->config && !preset && m->defaults[i]; i++)
         if (set_pair(c, *out, m->defaults[i]) == LINNET_ENOMEM) s = LINNET_ENOMEM; /* kinds of layer that lack the key go without */

@@ -619,7 +619,7 @@ static void refuse_weights(linnet_context *c, const lnt_recur_op *op, const char
     linnet_op_options q = LINNET_OP_OPTIONS_INIT;
     q.op = op->name, q.in = in, q.out = out, q.weights = 1, q.form = "parallel";
     assert_int_equal(linnet_op_file(c, &q, line, sizeof line), LINNET_EINVAL);
-    if (!strstr(linnet_error_message(c), "has no weights")) fail_msg("%s: %s", op->name, linnet_error_message(c));
+    if (!strstr(linnet_error_message(c), "are not offered")) fail_msg("%s: %s", op->name, linnet_error_message(c));
     lnt_problem_free(&p);
 }
 

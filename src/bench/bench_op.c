@@ -445,7 +445,7 @@ linnet_status linnet_bench_op(linnet_context *c, const linnet_bench_op_options *
     int64_t cu[LNT_CASE_SEQUENCES + 1] = { 0 };
     lnt_recur_call call;
     LNT_TRY(shape_call(c, &o, form, cu, &call));
-    LNT_TRY(lnt_recur_workspace(c, &call, false, &unused));
+    LNT_TRY(lnt_recur_check_form(c, &call, false));
 
     linnet_bench_op_result result = { .size = sizeof result };
     LNT_TRY(check(c, &o, form, &result));

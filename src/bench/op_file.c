@@ -257,9 +257,7 @@ static linnet_status bind_tensors(job *j)
         const lnt_st_tensor *t = find(j, i);
         const bool given = row->role == LNT_T_INPUT || row->role == LNT_T_STATE;
         if (!lnt_recur_has(&j->call, i)) {
-            if (t && given)
-                return lnt_fail(j->c, LINNET_EINVAL, "%s takes no tensor \"%s\" with these options", j->op->name, row->name),
-                       from_file(j);
+            if (t && given) return lnt_recur_refuse(j->c, &j->call, i), from_file(j);
             continue;
         }
         if (t && (given || (row->role == LNT_T_COTANGENT && j->o->backward))) {
@@ -317,25 +315,54 @@ static bool has_letter(const lnt_recur_tensor *t, const lnt_recur_size *s)
     return false;
 }
 
-/* The size of a value's row, and the rows of values of all tokens. */
-static const lnt_recur_size *value_size(const job *j, int v, int64_t *rows)
+/* The size of a value's row. */
+static const lnt_recur_size *value_size(const lnt_recur_op *op)
 {
-    const char *shape = j->op->tensors[v].shape, *letter, *last;
-    size_t length, n;
-    letter = last = lnt_recur_next_letter(&shape, &length);
-    *rows = lnt_recur_letter(j->op, &j->call, letter, n = length);
+    const char *shape = op->tensors[lnt_recur_tensor_find(op, "v")].shape, *letter, *last = shape;
+    size_t length, n = 0;
     while ((letter = lnt_recur_next_letter(&shape, &length))) last = letter, n = length;
-    return lnt_recur_size_find(j->op, last, n);
+    return lnt_recur_size_find(op, last, n);
 }
 
-static linnet_status check_weights(job *j, int v, const lnt_recur_size *s)
+/* The rows of values of all tokens. */
+static int64_t value_rows(const job *j, int v)
 {
+    const char *shape = j->op->tensors[v].shape;
+    size_t length;
+    const char *letter = lnt_recur_next_letter(&shape, &length);
+    return lnt_recur_letter(j->op, &j->call, letter, length);
+}
+
+/* An input besides v that goes by the columns of values; -1: none. args NULL: whatever options a call has. */
+static int by_column(const lnt_recur_op *op, const void *args, const lnt_recur_size *s)
+{
+    for (int i = 0; op->tensors[i].name; i++)
+        if (op->tensors[i].role == LNT_T_INPUT && i != lnt_recur_tensor_find(op, "v") && has_letter(&op->tensors[i], s) &&
+            (!args || lnt_recur_has(args, i)))
+            return i;
+    return -1;
+}
+
+/* Says whose are. */
+static linnet_status no_weights(job *j)
+{
+    char known[512] = "";
+    size_t n = 0;
+    for (int i = 0; lnt_recur_at(i) && n < sizeof known; i++)
+        if (lnt_recur_at(i)->weights && by_column(lnt_recur_at(i), NULL, value_size(lnt_recur_at(i))) < 0)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", lnt_recur_at(i)->name);
+    lnt_fail(j->c, LINNET_EINVAL, "weights of %s are not offered", j->op->name);
+    return lnt_hint(j->c, "Operators whose weights are: %s.", known);
+}
+
+static linnet_status check_weights(job *j, const lnt_recur_size *s)
+{
+    const int by = by_column(j->op, &j->call, s);
     if (j->call.head.form != LINNET_FORM_PARALLEL)
         return lnt_fail(j->c, LINNET_EINVAL, "weights are those of the form parallel, but form is \"%s\"", j->o->form);
-    for (int i = 0; j->op->tensors[i].name; i++)
-        if (i != v && j->op->tensors[i].role == LNT_T_INPUT && lnt_recur_has(&j->call, i) && has_letter(&j->op->tensors[i], s))
-            return lnt_fail(j->c, LINNET_EINVAL, "%s has no weights: by %s every column of the values has its own", j->op->name,
-                            j->op->tensors[i].name);
+    if (by >= 0)
+        return lnt_fail(j->c, LINNET_EINVAL, "weights of %s are not offered: by %s every column of the values has its own", j->op->name,
+                        j->op->tensors[by].name);
     if (j->seen > s->most)
         return lnt_fail(j->c, LINNET_EINVAL, "weights of %lld values; expected at most %lld", (long long)j->seen, (long long)s->most);
     return LINNET_OK;
@@ -362,12 +389,12 @@ static linnet_status unit_values(job *j, const lnt_recur_call *call, int v, int6
 static linnet_status run_weights(job *j)
 {
     const int v = lnt_recur_tensor_find(j->op, "v"), o = lnt_recur_tensor_find(j->op, "o");
-    int64_t rows, bytes;
-    const lnt_recur_size *s = value_size(j, v, &rows);
-    const int64_t tokens = j->call.head.tokens, each = tokens ? rows / tokens : 1;
+    int64_t bytes;
+    const lnt_recur_size *s = value_size(j->op);
+    const int64_t rows = value_rows(j, v), tokens = j->call.head.tokens, each = tokens ? rows / tokens : 1;
     j->seen = lnt_recur_longest(&j->call) * each;
-    j->seen = j->seen ? j->seen : 1;
-    LNT_TRY(check_weights(j, v, s));
+    LNT_TRY(check_weights(j, s));
+    if (!j->seen) return lnt_device_alloc(j->c, 1, &j->weights);
     lnt_recur_call call = j->call;
     lnt_recur_size_set(s, &call, j->seen);
     LNT_TRY(lnt_size_product(j->c, "weights", 3, (int64_t[]){ rows, lnt_recur_elements(&j->call, o) + 1, j->seen * 8 }, &bytes));
@@ -396,14 +423,14 @@ static bool is_written(const job *j, int i)
     return t->role != LNT_T_GRADIENT || j->device[i - 1];
 }
 
-/* A tensor of the results: `data` on the device, shaped as row i but for its last dimension (0: that too). */
+/* A tensor of the results: `data` on the device, shaped as row i but for its last dimension (-1: that too). */
 static linnet_status take_output(job *j, const char *name, int i, int64_t last, const void *data)
 {
     lnt_st_tensor *t = &j->out[j->n_out];
     *t = (lnt_st_tensor){ .name = name, .dtype = small_type(j), .count = 1 };
     int64_t dim[DIMS];
     t->ndim = dims_of(j, i, dim);
-    if (last) dim[t->ndim - 1] = last;
+    if (last >= 0) dim[t->ndim - 1] = last;
     for (int d = 0; d < t->ndim; d++) t->count *= t->dim[d] = dim[d];
     const lnt_dtype type = lnt_recur_type(&j->call, i);
     size_t bytes = lnt_bytes((size_t)t->count, lnt_dtype_size(t->dtype)), raw = lnt_bytes((size_t)t->count, lnt_dtype_size(type));
@@ -422,7 +449,7 @@ static linnet_status take_output(job *j, const char *name, int i, int64_t last, 
 static linnet_status write_outputs(job *j)
 {
     for (int i = 0; j->op->tensors[i].name; i++)
-        if (is_written(j, i)) LNT_TRY(take_output(j, j->op->tensors[i].name, i, 0, j->device[i]));
+        if (is_written(j, i)) LNT_TRY(take_output(j, j->op->tensors[i].name, i, -1, j->device[i]));
     if (j->weights) LNT_TRY(take_output(j, "weights", lnt_recur_tensor_find(j->op, "o"), j->seen, j->weights));
     const char *metadata[] = { "op", j->op->name };
     return lnt_safetensors_write(j->c, j->o->out, j->n_out, j->out, 1, metadata);
@@ -432,12 +459,13 @@ static linnet_status run_job(job *j, char *line, size_t line_size)
 {
     LNT_TRY(lnt_safetensors_open(j->c, j->o->in, &j->file));
     LNT_TRY(lnt_op_form(j->c, j->o->form, &j->call.head.form));
-    if (j->o->weights && !j->op->weights)
-        return lnt_fail(j->c, LINNET_EINVAL, "%s has no weights: it does not read all columns of its values alike", j->op->name);
+    if (j->o->weights && !j->op->weights) return no_weights(j);
     LNT_TRY(read_options(j));
     LNT_TRY(read_sizes(j));
     LNT_TRY(check_names(j));
     LNT_TRY(bind_tensors(j));
+    LNT_TRY(lnt_recur_check_form(j->c, &j->call, false));
+    if (j->o->backward) LNT_TRY(lnt_recur_check_form(j->c, &j->call, true));
     double seconds = 0;
     LNT_TRY(run(j, false, &seconds));
     char ran[64], sizes[160];

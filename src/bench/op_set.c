@@ -7,12 +7,8 @@
 
 linnet_status lnt_op_form(lnt_ctx *c, const char *text, linnet_form *form)
 {
-    static const char *const names[] = { "auto", "recurrent", "chunk", "parallel" };
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(text ? text : "auto", names[i])) {
-            *form = (linnet_form)i;
-            return LINNET_OK;
-        }
+    for (*form = LINNET_FORM_AUTO; lnt_form_name(*form); (*form)++)
+        if (!strcmp(text ? text : lnt_form_name(LINNET_FORM_AUTO), lnt_form_name(*form))) return LINNET_OK;
     lnt_fail(c, LINNET_EINVAL, "unknown form \"%s\"", text);
     return lnt_hint(c, "Forms: auto, recurrent, chunk, parallel.");
 }

@@ -46,6 +46,25 @@ const char *lnt_word_at(const char *words, int i, char *out, size_t size)
     return out;
 }
 
+int lnt_word_distance(const char *a, const char *b)
+{
+    int row[64], n = (int)strlen(b);
+    if (n > 63) return 64;
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
 static void store(const lnt_option *o, double v, void *base)
 {
     void *at = (char *)base + o->offset;

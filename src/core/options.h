@@ -82,5 +82,7 @@ bool lnt_options_put_int(const lnt_options *t, void *base, const char *key, int6
 /* Place of `word` among `words`; -1: not there. The word at a place, "" past the end. */
 int lnt_word_find(const char *words, const char *word);
 const char *lnt_word_at(const char *words, int i, char *out, size_t size);
+/* Letters to put in, take out or change that one becomes the other; 64 where b is longer than 63. */
+int lnt_word_distance(const char *a, const char *b);
 
 #endif

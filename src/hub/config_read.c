@@ -279,25 +279,6 @@ static linnet_status read_other(lnt_ctx *c, const lnt_arch_other *other, const j
     return keep(c, other->key, value, k);
 }
 
-static int distance(const char *a, const char *b)
-{
-    int row[64], n = (int)strlen(b);
-    if (n > 63) return 64;
-    for (int j = 0; j <= n; j++) row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
-
 #define LAYER_TYPES "layer_types"
 
 /* set: read_key was asked, and takes keys that stand in no table too. */
@@ -316,7 +297,7 @@ static linnet_status refuse_unknown(lnt_ctx *c, const char *key, const lnt_confi
         for (int i = 0; lnt_kind_at((lnt_family)f, i); i++) elsewhere |= lnt_option_find(&lnt_kind_at((lnt_family)f, i)->options, key) != NULL;
     for (int i = 0; (t = lnt_config_table(k, i, &base, &part)) != NULL; i++)
         for (int j = 0; j < t->n; j++) {
-            if (strlen(key) < 64 && distance(key, t->row[j].key) <= 2) near = t->row[j].key;
+            if (strlen(key) < 64 && lnt_word_distance(key, t->row[j].key) <= 2) near = t->row[j].key;
             ours |= !strcmp(key, t->row[j].key);
             if (n < (int)sizeof list) n += snprintf(list + n, sizeof list - (size_t)n, "%s%s", n ? ", " : "", t->row[j].key);
         }
@@ -606,7 +587,7 @@ linnet_status linnet_config_get(linnet_context *c, const linnet_config *k, const
     void *base;
     for (int i = 0; (t = lnt_config_table(k, i, &base, &part)) != NULL; i++) {
         const lnt_option *o = lnt_option_find(t, name);
-        if (!o || (dot && (!part || strlen(part->label) != (size_t)(dot - key) || memcmp(part->label, key, (size_t)(dot - key))))) continue;
+        if (!o || (dot && !lnt_config_labels(k, part, key))) continue;
         return lnt_config_value_text(c, o, base, text, size);
     }
     return refuse_unknown(c, key, k, false);

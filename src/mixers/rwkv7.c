@@ -25,6 +25,15 @@ static const lnt_option keys[] = {
     LNT_SWITCH(options, fuse_norm, true, "kappa is k / (|k|^2 + 1e-6)^1/2, as the fused norm has it; false: k / |k|"),
 };
 
+/* As many heads as the width has, whatever it becomes. */
+static void size(void *options_, int64_t heads, int64_t head)
+{
+    options *o = options_;
+    (void)heads;
+    o->head_dim = head;
+    o->num_heads = 0;
+}
+
 static int64_t head_of(const lnt_layer *l)
 {
     const options *o = l->options;
@@ -125,5 +134,6 @@ const lnt_mixer lnt_mixer_rwkv7 = {
     .kind = {{"rwkv7", "a state that forgets by rows and erases what a key of its own reads, values tied to the first layer's",
               "Peng et al. 2025, arXiv 2503.14456", "dplr"},
              LNT_OPTIONS(options, keys), check},
+    .size = size,
     .build = build,
 };

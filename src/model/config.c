@@ -157,14 +157,20 @@ linnet_status lnt_config_add_mixer(lnt_ctx *c, lnt_config *k, const lnt_mixer *m
     return LINNET_OK;
 }
 
-/* The words that may name a mixer, for a message. */
-static void known_words(const lnt_config *k, char *text, size_t size)
+linnet_status lnt_no_mixer(lnt_ctx *c, const char *word, const char *also)
 {
-    const lnt_mixer *main = mixer_of_part(&k->mixers[0]);
-    const lnt_option *variant = main->variant ? lnt_option_find(&main->kind.options, main->variant) : NULL;
-    size_t at = (size_t)snprintf(text, size, "%s", variant ? variant->words : "");
-    for (int i = 0; lnt_mixer_at(i) && at < size; i++)
-        at += (size_t)snprintf(text + at, size - at, "%s%s", at ? " " : "", lnt_mixer_at(i)->kind.about.name);
+    char known[1024], one[LNT_NAME], near[LNT_NAME] = "";
+    size_t at = (size_t)snprintf(known, sizeof known, "%s", also);
+    for (int i = 0; lnt_mixer_at(i) && at < sizeof known; i++)
+        at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? " " : "", lnt_mixer_at(i)->kind.about.name);
+    for (int i = 0, least = 3; strlen(word) > 2 && strlen(word) < LNT_NAME && *lnt_word_at(known, i, one, sizeof one); i++) {
+        const int d = strncmp(one, word, strlen(word)) == 0 ? 1 : lnt_word_distance(word, one); /* as if the rest were one letter */
+        if (d >= least) continue;
+        least = d;
+        snprintf(near, sizeof near, "%s", one);
+    }
+    lnt_fail(c, LINNET_EINVAL, "\"%.60s\" is no mixer, expected %.800s", word, known);
+    return *near ? lnt_hint(c, "Did you mean \"%s\"?", near) : LINNET_EINVAL;
 }
 
 /* What a window in a pattern sets; NULL: nothing. word: a variant's, or NULL. */
@@ -207,11 +213,9 @@ linnet_status lnt_config_mixer_named(lnt_ctx *c, lnt_config *k, const char *word
     }
     int place = variant ? lnt_word_find(variant->words, word) : -1;
     if (place < 0) {
-        char known[1024];
-        variant = NULL;
         mixer = lnt_mixer_find(word);
-        known_words(k, known, sizeof known);
-        if (!mixer) return lnt_fail(c, LINNET_EINVAL, "\"%.60s\" is no mixer, expected %.800s", word, known);
+        if (!mixer) return lnt_no_mixer(c, word, variant ? variant->words : "");
+        variant = NULL;
     }
     const lnt_option *key = window_key(mixer, variant ? word : NULL);
     if (window > 0 && !key) return lnt_fail(c, LINNET_EINVAL, "%s has no window", word);
@@ -252,6 +256,18 @@ void lnt_config_prune(lnt_config *k, bool first_too)
 
 /* ---- keys ---- */
 
+bool lnt_config_labels(const lnt_config *k, const lnt_part *p, const char *key)
+{
+    char word[LNT_NAME];
+    const char *dot = strrchr(key, '.');
+    const size_t n = dot ? (size_t)(dot - key) : 0;
+    if (!p || !n || n >= sizeof word) return false;
+    snprintf(word, sizeof word, "%.*s", (int)n, key);
+    const lnt_mixer *named = lnt_mixer_find(word);
+    if (!strcmp(p->label, word)) return true;
+    return named && named->alias && p->kind == &named->kind && !labelled(k, word) && lnt_mixer_find(p->label) == named;
+}
+
 const lnt_options *lnt_config_table(const lnt_config *k, int i, void **base, const lnt_part **part)
 {
     if (i >= 4 + k->n_mixers) return NULL;
@@ -283,8 +299,7 @@ linnet_status lnt_config_put(lnt_ctx *c, lnt_config *k, const char *key, const l
     for (int pass = 0; pass < 3; pass++)
         for (int i = 0; (t = lnt_config_table(k, i, &base, &part)) != NULL; i++) {
             const lnt_option *o = lnt_option_find(t, name);
-            const bool meant = dot ? part && strlen(part->label) == (size_t)(dot - key) && !memcmp(part->label, key, (size_t)(dot - key))
-                                   : !part || !(part->own_values || told_apart_by(k, part, name));
+            const bool meant = dot ? lnt_config_labels(k, part, key) : !part || !(part->own_values || told_apart_by(k, part, name));
             if (!o || !meant) continue;
             *known = true;
             if (pass == 0) fits |= lnt_option_fits(o, v);

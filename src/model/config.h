@@ -62,6 +62,8 @@ linnet_status lnt_config_add_mixer(lnt_ctx *c, lnt_config *k, const lnt_mixer *m
 /* The part that a word of a list names, made where there is none: a label, a word of part 0's variant, a mixer. window: 0 for none, -1 for whatever
  * it has. */
 linnet_status lnt_config_mixer_named(lnt_ctx *c, lnt_config *k, const char *word, int64_t window, int *index);
+/* LINNET_EINVAL: the word names no mixer, and what does, `also` ("" or words) among them. */
+linnet_status lnt_no_mixer(lnt_ctx *c, const char *word, const char *also);
 /* Tokens that a layer of a mixer or a mixer's variant named `word` sees, 0: all; -1: the layer is none, or knows no window. */
 int64_t lnt_config_window(const lnt_config *k, int layer, const char *word);
 /* Parts that no layer uses go; the first stays unless first_too. */
@@ -73,6 +75,8 @@ bool lnt_config_uses(const lnt_config *k, int part);
 const lnt_options *lnt_config_table(const lnt_config *k, int i, void **base, const lnt_part **part);
 /* A key of every table that has it ("num_heads"), or of one part ("retnet.num_heads"). *known false: nobody has it, and nothing is wrong. */
 linnet_status lnt_config_put(lnt_ctx *c, lnt_config *k, const char *key, const lnt_given *v, bool *known);
+/* Whether "retnet.num_heads" is of the part: by its label, or a mixer's other name where no part has that for its own. */
+bool lnt_config_labels(const lnt_config *k, const lnt_part *p, const char *key);
 /* An integer that is in range, where there is such a key. */
 void lnt_config_put_int(lnt_config *k, const char *key, int64_t v);
 /* Named sizes and the checks of benchmarks: heads of a width for all mixers, the MLP as its rule says. */

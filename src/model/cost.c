@@ -49,7 +49,7 @@ linnet_status linnet_mixer_measure(linnet_context *c, const char *mixer, int64_t
     LNT_TRY(lnt_result_check(c, out));
     const lnt_mixer *m = lnt_mixer_find(mixer);
     const int64_t head = 128;
-    if (!m) return lnt_fail(c, LINNET_EINVAL, "there is no mixer \"%.60s\"", mixer);
+    if (!m) return lnt_no_mixer(c, mixer, "");
     if (width < head || width > LNT_MOST_WIDTH || width % head)
         return lnt_fail(c, LINNET_EINVAL, "width is %lld, expected a multiple of %lld up to %d", (long long)width, (long long)head, LNT_MOST_WIDTH);
     if (tokens < 1 || tokens > 1 << 24) return lnt_fail(c, LINNET_EINVAL, "tokens is %lld, expected 1 to %d", (long long)tokens, 1 << 24);

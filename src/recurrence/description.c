@@ -165,18 +165,37 @@ const char *lnt_recur_next_letter(const char **shape, size_t *length)
     return *length ? at : NULL;
 }
 
-/* Whether the option at this offset of the arguments is anything but 0. */
-static bool is_set(const void *args, size_t field)
+/* The option at this offset of the arguments. */
+static const lnt_recur_option *option_at(const void *args, size_t field)
 {
     for (const lnt_recur_option *o = op_of(args)->options; o->key; o++)
-        if (o->field == field) return lnt_recur_option_get(o, args) != 0;
-    return false;
+        if (o->field == field) return o;
+    return NULL;
+}
+
+/* Whether it is anything but 0. */
+static bool is_set(const void *args, size_t field)
+{
+    const lnt_recur_option *o = option_at(args, field);
+    return o && lnt_recur_option_get(o, args) != 0;
 }
 
 bool lnt_recur_has(const void *args, int i)
 {
     const lnt_recur_tensor *t = row_of(args, i);
     return (!t->with || is_set(args, t->with)) && (!t->without || !is_set(args, t->without));
+}
+
+linnet_status lnt_recur_refuse(lnt_ctx *c, const void *args, int i)
+{
+    const lnt_recur_tensor *t = row_of(args, i);
+    const lnt_recur_option *o = option_at(args, t->with && !is_set(args, t->with) ? t->with : t->without);
+    char value[48] = "";
+    if (!o) return lnt_fail(c, LINNET_EINVAL, "%s takes no tensor \"%s\" with these options", op_of(args)->name, t->name);
+    const double x = lnt_recur_option_get(o, args);
+    if (o->kind == LNT_RECUR_WORD) lnt_word_at(o->words, (int)x, value, sizeof value);
+    else lnt_format(value, sizeof value, "%g", x);
+    return lnt_fail(c, LINNET_EINVAL, "%s takes no tensor \"%s\" with %s = %s", op_of(args)->name, t->name, o->key, value);
 }
 
 lnt_dtype lnt_recur_type(const void *args, int i)

@@ -13,6 +13,12 @@
 enum { RECURRENT_LONGEST = 8 };
 enum { PARALLEL_LONGEST = 65536 };
 
+const char *lnt_form_name(linnet_form form)
+{
+    static const char *const names[] = { "auto", "recurrent", "chunk", "parallel" };
+    return form >= LINNET_FORM_AUTO && form <= LINNET_FORM_PARALLEL ? names[form] : NULL;
+}
+
 /* ---- validation ---------------------------------------------------------------------------------------------------------------- */
 
 static linnet_status check_sequences(lnt_ctx *c, const lnt_recur_head *a)
@@ -82,7 +88,7 @@ static linnet_status check_tensors(lnt_ctx *c, const lnt_recur_op *op, const voi
     for (int i = 0; op->tensors[i].name; i++) {
         const lnt_recur_tensor *t = &op->tensors[i];
         const bool given = lnt_recur_get(args, t) != NULL, has = lnt_recur_has(args, i);
-        if (given && !has) return lnt_fail(c, LINNET_EINVAL, "%s takes no %s with these options", op->name, t->name);
+        if (given && !has) return lnt_recur_refuse(c, args, i);
         if (!given && has && is_required(t, backward) && lnt_recur_elements(args, i) > 0)
             return lnt_fail(c, LINNET_EINVAL, "%s %s needs %s", op->name, backward ? "backward" : "forward", t->name);
     }
@@ -107,13 +113,21 @@ static linnet_status check_alignment(lnt_ctx *c, const lnt_recur_op *op, const v
 /* The last of the list serves every form and dtype. */
 static bool is_reference(const lnt_recur_impl *const *i) { return !i[1]; }
 
+/* NULL: the machine runs it. */
+static const char *lacking(const lnt_device *d, const lnt_recur_impl *impl)
+{
+    if (impl->device != d->kind) return d->kind == LNT_DEVICE_CPU ? "it runs on a GPU" : "it runs on the CPU";
+    if (d->kind == LNT_DEVICE_CUDA && impl->needs > d->capability) return "the GPU does not offer it";
+    if (d->kind == LNT_DEVICE_CPU && impl->needs > (int)lnt_cpu()) return "the processor (or LINNET_CPU) does not offer it";
+    return NULL;
+}
+
 /* NULL: takes the call. */
 static const char *refusal(const lnt_device *d, const lnt_recur_impl *const *i, const lnt_recur_head *a, bool backward)
 {
     const lnt_recur_impl *impl = *i;
-    if (impl->device != d->kind) return d->kind == LNT_DEVICE_CPU ? "it runs on a GPU" : "it runs on the CPU";
-    if (d->kind == LNT_DEVICE_CUDA && impl->needs > d->capability) return "the GPU does not offer it";
-    if (d->kind == LNT_DEVICE_CPU && impl->needs > (int)lnt_cpu()) return "the processor (or LINNET_CPU) does not offer it";
+    const char *why = lacking(d, impl);
+    if (why) return why;
     if (is_reference(i)) return NULL;
     if (a->dtype == LINNET_F64) return "float64 is the reference's";
     if (backward && !impl->backward && !impl->put_backward) return "it has no backward pass";
@@ -219,6 +233,26 @@ static size_t zeros_bytes(const lnt_recur_head *a)
 static size_t workspace_of(lnt_ctx *c, const lnt_recur_head *a, const lnt_recur_impl *impl, bool backward)
 {
     return offsets_bytes(c, a) + zeros_bytes(a) + (impl->workspace ? impl->workspace(a, backward, lnt_threads(c)) : 0);
+}
+
+linnet_status lnt_recur_check_form(lnt_ctx *c, const void *args, bool backward)
+{
+    const lnt_recur_head *asked = args;
+    const lnt_recur_op *op = asked->op;
+    lnt_recur_call call;
+    const lnt_recur_impl *impl;
+    LNT_TRY(resolve(c, args, backward, true, &call, &impl));
+    const bool reference = impl == last_of(op);
+    if (asked->form == LINNET_FORM_AUTO || (asked->impl ? reference || impl->form == call.head.form : !reference)) return LINNET_OK;
+    const char *name = lnt_form_name(asked->form), *why = NULL;
+    if (asked->impl)
+        return lnt_fail(c, LINNET_EINVAL, "implementation \"%s\" is of the form %s, but form is \"%s\"", impl->name, lnt_form_name(impl->form), name);
+    if (asked->dtype == LINNET_F64 || !op->impls[1]) return LINNET_OK; /* there is nothing else */
+    for (const lnt_recur_impl *const *i = op->impls; !is_reference(i) && !why; i++)
+        if ((*i)->form == call.head.form && !lacking(c->device, *i)) why = refusal(c->device, i, &call.head, backward);
+    lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s cannot take the form %s: %s", op->name, backward ? "backward" : "forward", name,
+             why ? why : "no implementation here has it");
+    return lnt_hint(c, "Form auto takes what there is; implementation \"%s\" takes every call.", impl->name);
 }
 
 /* ---- calls ---------------------------------------------------------------------------------------------------------------------- */

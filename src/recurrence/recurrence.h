@@ -200,6 +200,8 @@ struct lnt_recur_op {
 const lnt_recur_op *lnt_recur_find(const char *name); /* NULL: unknown */
 const lnt_recur_op *lnt_recur_at(int i);              /* NULL past the end */
 
+const char *lnt_form_name(linnet_form form);          /* NULL: there is none such */
+
 /* ---- reading arguments by description ---------------------------------------------------------------------------------------------------- */
 
 int lnt_recur_tensor_count(const lnt_recur_op *op);                        /* rows */
@@ -217,6 +219,8 @@ linnet_status lnt_recur_option_set(lnt_ctx *c, const lnt_recur_op *op, void *arg
 const char *lnt_recur_next_letter(const char **shape, size_t *length);
 /* Whether tensor row i is there under the call's options. */
 bool lnt_recur_has(const void *args, int i);
+/* LINNET_EINVAL: it is not, and which option says so. */
+linnet_status lnt_recur_refuse(lnt_ctx *c, const void *args, int i);
 lnt_dtype lnt_recur_type(const void *args, int i);
 int64_t lnt_recur_elements(const void *args, int i); /* its shape in terms of the call's sizes */
 int64_t lnt_recur_shape_elements(const void *args, const char *shape);
@@ -235,6 +239,9 @@ void lnt_recur_init(const lnt_recur_op *op, void *args);
 linnet_status lnt_recur_workspace(lnt_ctx *c, const void *args, bool backward, size_t *bytes);
 /* The same where there is no context; 0 of a call that would be refused. */
 size_t lnt_recur_workspace_quiet(const void *args, bool backward, int threads, lnt_device *device);
+/* Whether a form that the call names is the one that runs: LINNET_EUNSUPPORTED where the reference alone takes the call, LINNET_EINVAL where the
+ * call's implementation is of another form. lnt_recur_run lets both pass. Pointers of tensors need not be set. */
+linnet_status lnt_recur_check_form(lnt_ctx *c, const void *args, bool backward);
 /* LINNET_EINVAL with the reason when a shape, a pointer or an option is wrong; nothing is written then. */
 linnet_status lnt_recur_run(lnt_ctx *c, const void *args, bool backward);
 

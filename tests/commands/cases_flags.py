@@ -92,7 +92,16 @@ def names(folder):
     text = folder / "text.txt"
     text.write_text("some words to train on, again and again. " * 200)
     out = folder / "out"
-    refused("train", text, "--out", out, "--mixer", "gated_delta_nett", says=["gated_delta_nett"])
+    refused("train", text, "--out", out, "--mixer", "gated_delta_nett", says=['"gated_delta_nett" is no mixer, expected attention linear_attn',
+                                                                              'Did you mean "gated_deltanet"?'])
+    for flag, value, word in (("--mixer", "foo", "foo"), ("--mixer", "linnet", "linnet"), ("--mixer", "gla,attention", "gla,attention"),
+                              ("--pattern", "foo", "foo"), ("--pattern", "3*", ""), ("--pattern", "gla attention", "gla attention"),
+                              ("--pattern", "gla,foo", "foo"), ("--pattern", "linnet", "linnet")):
+        done = refused("train", text, "--out", out, flag, value, says=[f'linnet: "{word}" is no mixer, expected attention linear_attn'])
+        assert "model type" not in done.err, done.err
+    for order in (["--width", "64", "--set", "hidden_size=0"], ["--set", "hidden_size=0", "--width", "64"]):
+        refused("train", text, "--out", out, *order, says=["linnet: hidden_size is 0, expected 1 to"])
+    refused("train", text, "--out", out, "--width", "100000000", "--set", "num_heads=2", says=["linnet: --width is 100000000, expected 1 to"])
     refused("train", text, "--out", out, "--preset", "gigantic", says=["gigantic"])
     refused("train", text, "--out", out, "--set", "hiden_size=64", says=["hiden_size"])
     refused("train", text, "--out", out, "--set", "hidden_size=many", says=["hidden_size", "many"])

@@ -86,6 +86,46 @@ def op_refuses(folder):
     refused("op", "gated_delta_rule", folder / "in.safetensors", folder / "no" / "such" / "folder.safetensors", says=["folder.safetensors"])
 
 
+@case("op: a form that is named runs or is refused with the reason, so are weights, and the option that takes a tensor away is named")
+def op_forms(folder):
+    path, out, good = folder / "in.safetensors", folder / "out.safetensors", gated_delta_inputs()
+    rows = {n: good[n] for n in "qkv"}
+    gates = ("F32", (B, T, HV, K), f32([-0.1] * (B * T * HV * K)))
+
+    def wrong(op, tensors, *flags, says):
+        write_safetensors(path, tensors)
+        refused("op", op, path, out, *flags, says=says)
+        assert not out.exists()
+
+    def runs(op, tensors, *flags):
+        write_safetensors(path, tensors)
+        said = linnet("op", op, path, out, *flags).out
+        written = read_safetensors(out)
+        out.unlink()
+        return said, written
+
+    signed = {**rows, "gk": gates, "sign_k": ("F32", (B, T, HV, K), f32([-1] * (B * T * HV * K)))}
+    for form in ("chunk", "parallel"):
+        wrong("gla", signed, "--set", "signed=1", "--form", form, says=[f"forward cannot take the form {form}: signs of rows and columns", '"reference"'])
+    assert " recurrent-" in runs("gla", signed, "--set", "signed=1", "--form", "recurrent")[0]
+    assert " f32 reference" in runs("gla", signed, "--set", "signed=1", "--form", "chunk", "--impl", "reference")[0]
+    for form, impl, of in (("parallel", "recurrent-base", "recurrent"), ("chunk", "recurrent-base", "recurrent"), ("recurrent", "chunk-base", "chunk")):
+        wrong("linear_attn", rows, "--form", form, "--impl", impl, says=[f'implementation "{impl}" is of the form {of}, but form is "{form}"'])
+    assert " chunk-base" in runs("linear_attn", rows, "--form", "parallel", "--impl", "chunk-base")[0]
+    weights = ["--form", "parallel", "--weights"]
+    wrong("attention", rows, *weights, says=["weights of attention are not offered", "linear_attn, retention", ", mesa."])
+    wrong("scan", {"x": ("F32", (1, 2, 1), f32([1, 2])), "log_a": ("F32", (1, 2, 1), f32([-1, -1]))}, *weights, says=["weights of scan are not offered"])
+    none = runs("linear_attn", {n: (t, (1, 0, *shape[2:]), b"") for n, (t, shape, _) in rows.items()}, *weights)[1]
+    assert none["weights"][:2] == ("F32", [1, 0, HV, 0]), none["weights"]
+    mesa = {**good, "lambda": ("F32", (HV, K), f32([0.5] * (HV * K)))}
+    state = ("F32", (1, HV, K, V), f32([0] * (HV * K * V)))
+    wrong("mesa", {**mesa, "s0_kv": state}, "--set", "window=8", says=['mesa takes no tensor "s0_kv" with window = 8', "in.safetensors"])
+    wrong("mesa", {**mesa, "sign": good["beta"]}, says=['takes no tensor "sign" with signed = 0'])
+    wrong("mesa", {**mesa, "lambda_t": gates}, "--set", "lambda_varies=1", says=['takes no tensor "lambda" with lambda_varies = 1'])
+    heads = {n: ("F32", (1, 2, 1, 4), f32([0.1] * 8)) for n in "qkv"}
+    wrong("ttt_linear", {**heads, "ln_w": ("F32", (1, 4), f32([1] * 4))}, "--set", "inner=plain", says=['takes no tensor "ln_w" with inner = plain'])
+
+
 @case("a device that is not there is refused with one sentence by every command, and no output is left")
 def no_such_device(folder):
     path, out, text = folder / "in.safetensors", folder / "out.safetensors", folder / "text.txt"
@@ -136,16 +176,20 @@ def mixers(_):
         said = linnet("mixers", name, "--json").out
         one = json.loads(said)
         assert said.count("\n") == 1, said
+        assert {k: one.get(k) for k in takes.get(name, {})} == takes.get(name, {}), one
         said = linnet("mixers", name).out
         for key in one["keys"]:
             assert key["help"] and key["key"] in said and key["help"] in said and "default" in key, key
     assert any(key["key"] == "num_heads" and key["default"] == 8 for key in json.loads(linnet("mixers", "retnet", "--json").out)["keys"])
+    assert linnet("mixers", "dfw").out == linnet("mixers", "decaying_fast_weight").out and "at width 2048, " in linnet("mixers", "dfw").out
+    assert linnet("mixers", "dfw", "--json").out == linnet("mixers", "decaying_fast_weight", "--json").out
     refused("mixers", "perceptron", says=["perceptron", "retnet", "swiglu"])
 
 
 @case("blocks, norms and MLPs are chosen by name, and another mixer's key or a wrong kind is refused with what there is")
 def kinds(folder):
     lines = [json.loads(line) for line in linnet("mixers", "--json").out.splitlines()]
+    takes = [line["mixer"] for line in lines if "mixer" in line]
     for family in ("norm", "mlp"):
         for name in (line[family] for line in lines if family in line):
             config = json.loads(linnet("inspect", "--mixer", "retnet", "--preset", "nano", "--set", f"{family}={name}", "--json").out)["config"]
@@ -156,6 +200,11 @@ def kinds(folder):
         assert (config["model_type"] == "retnet") == (block == "pre_norm") and (block == "pre_norm" or config["block"]["kind"] == block), config
     program = linnet("inspect", "--mixer", "retnet", "--preset", "nano", "--set", "mlp=none", "--parameters").out
     assert "mlp" not in program and "attn.g_proj" in program, program
+    for kind in ("--mixer", "--pattern"):
+        for name in ("dfw", "decaying_fast_weight"):
+            refused("inspect", kind, "dfw", "--set", f"{name}.num_heads=3", says=["num_heads is 3"])
+    for name in takes:  # heads that no one named follow the width
+        linnet("inspect", "--mixer", name, "--preset", "nano", "--width", 64)
     refused("inspect", "--mixer", "retnet", "--set", "mlp=big", says=["mlp is", "swiglu", "none"])
     refused("inspect", "--mixer", "retnet", "--set", "head_dim=8", says=["head_dim", "not a key of model type retnet", "num_heads", "expand_k"])
     refused("inspect", "--mixer", "retnet", "--set", "nothing=8", says=["unknown key", "nothing", "Its keys are vocab_size",
