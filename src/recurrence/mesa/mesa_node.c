@@ -48,7 +48,7 @@ static int64_t state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
     if (!replays(n->attr) && !has_ring(n->attr)) return lnt_recur_state_size(n, capacity, dtype);
     lnt_recur_call a;
     lnt_recur_shape(n, &(lnt_shape){ .dtype = dtype }, NULL, &a);
-    return has_ring(n->attr) ? lnt_mesa_ring_bytes(args_of(&a)) : lnt_replay_state_bytes(args_of(&a));
+    return has_ring(n->attr) ? lnt_mesa_ring_bytes(args_of(&a), capacity) : lnt_replay_state_bytes(args_of(&a));
 }
 
 static int state_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, int64_t tokens, lnt_state_tensor *t)
@@ -56,7 +56,8 @@ static int state_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, i
     lnt_recur_call a;
     if (!replays(n->attr) && !has_ring(n->attr)) return lnt_recur_state_tensors(n, capacity, dtype, tokens, t);
     lnt_recur_shape(n, &(lnt_shape){ .dtype = dtype }, NULL, &a);
-    return (has_ring(n->attr) ? lnt_mesa_ring_tensors : lnt_replay_state_tensors)(args_of(&a), tokens, t);
+    if (has_ring(n->attr)) return lnt_mesa_ring_tensors(args_of(&a), capacity, tokens, t);
+    return lnt_replay_state_tensors(args_of(&a), tokens, t);
 }
 
 static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t *cu, bool backward)
@@ -76,7 +77,7 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
     if (!backward && s->has_state && has_ring(x)) {
         lnt_recur_call a;
         lnt_recur_shape(n, s, cu, &a);
-        replay = lnt_mesa_ring_workspace(args_of(&a), lnt_recur_longest(&a), s->threads, s->device);
+        replay = lnt_mesa_ring_workspace(args_of(&a), s->state_capacity, lnt_recur_longest(&a), s->threads, s->device);
     }
     return lnt_recur_padded(bytes) + replay + lambda_bytes(n) * (backward ? 2 : 1) + draw_bytes(x, s->device);
 }
