@@ -127,6 +127,10 @@ def mixers(_):
     assert takes["attention"]["state_grows"] and not takes["linear_attn"]["state_grows"] and "which grows with its length" in text
     assert takes["linear_attn"]["flops_a_token"] > 2 * takes["linear_attn"]["parameters"] > 2 * 4 * 2048 ** 2
     assert takes["linear_attn"]["state_bytes"] == 16 * 128 * 128 * 4 and takes["attention"]["state_bytes"] >= 2 * 2048 * 2048 * 4
+    mesa, gated = takes["mesa_net"], takes["gated_deltanet"]
+    assert mesa["flops_in_solves"] == 16 * 31 * (2 * 128 ** 2 + 4 * 16 * 128), "30 steps and the guess's residual (operators.md#flops)"
+    assert mesa["flops_a_token"] > gated["flops_a_token"] > mesa["flops_a_token"] - mesa["flops_in_solves"] and gated["flops_in_solves"] == 0
+    assert text.count("FLOPs a token at most, 20.3M of them in solves") == 1
     kinds = [line[family] for line in lines for family in ("mixer", "block", "norm", "mlp") if family in line]
     for name in kinds:
         assert name in text

@@ -84,6 +84,15 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
 
 static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward) { return lnt_recur_with_offsets(n, s, backward, workspace_for); }
 
+/* Of solves that take all the steps that they may. */
+static double most_flops(const lnt_node *n, const lnt_shape *s)
+{
+    const mesa_attr *x = n->attr;
+    lnt_recur_call a;
+    lnt_recur_shape(n, s, s->cu, &a);
+    return is_recursive(x) ? 0 : x->base.op->counted_flops(&a, x->solve.max_steps);
+}
+
 /* ---- running --------------------------------------------------------------------------------------------------------------------------- */
 
 /* Whether a call is one launch for all sequences, which makes its Lambda, too (mesa_gpu.h). */
@@ -279,8 +288,8 @@ static linnet_status backward(const lnt_call *k)
 
 #define NODE(POSITION, ...)                                                                                                        \
     { .name = "mesa", .backward_needs = LNT_NEEDS_ALL_IN, .save_size = lnt_recur_save_size, .state_size = state_size,              \
-      .state_tensors = state_tensors, .workspace = workspace, .flops = lnt_recur_node_flops, .draws = draws,                       \
-      .host_position = POSITION, __VA_ARGS__ .forward = forward, .backward = backward, .describe = lnt_recur_describe }
+      .state_tensors = state_tensors, .workspace = workspace, .flops = lnt_recur_node_flops, .most_flops = most_flops,           \
+      .draws = draws, .host_position = POSITION, __VA_ARGS__ .forward = forward, .backward = backward, .describe = lnt_recur_describe }
 const lnt_op lnt_mesa_node = NODE(false, STEP_GROUP);
 static const lnt_op replayed = NODE(true, );
 
