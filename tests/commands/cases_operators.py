@@ -130,6 +130,9 @@ def mixers(_):
     mesa, gated = takes["mesa_net"], takes["gated_deltanet"]
     assert mesa["flops_in_solves"] == 16 * 31 * (2 * 128 ** 2 + 4 * 16 * 128), "30 steps and the guess's residual (operators.md#flops)"
     assert mesa["flops_a_token"] > gated["flops_a_token"] > mesa["flops_a_token"] - mesa["flops_in_solves"] and gated["flops_in_solves"] == 0
+    rules = {row["key"]: row.get("only") for row in json.loads(linnet("mixers", "equal_backbone", "--json").out)["keys"]}
+    assert rules["cg_solver"] == rules["mesa_window"] == "rule mesa" and rules["rope_theta"] == "rule attention" and rules["num_heads"] is None, rules
+    assert "1 to 2147483647 or null; default null; for rule mesa\n" in linnet("mixers", "equal_backbone").out
     assert text.count("FLOPs a token at most, 20.3M of them in solves") == 1
     kinds = [line[family] for line in lines for family in ("mixer", "block", "norm", "mlp") if family in line]
     for name in kinds:
