@@ -1,5 +1,5 @@
-/* The state of a Mesa node with a window w: the rows of the last w tokens, token p in row p mod w (w or the capacity, where that is less), and the sums
- * G and H over the chunks between the one where the window begins and the one at hand. For the CPU. */
+/* The state of a Mesa node with a window w: the rows of the last w tokens, token p in row p mod w (w or the capacity, where that is less), and the
+ * sums G and H over the chunks between the one where the window begins and the one at hand. For the CPU. */
 #ifndef LNT_MESA_RING_H
 #define LNT_MESA_RING_H
 
