@@ -10,14 +10,17 @@ enum { FAMILIES = sizeof families / sizeof *families };
 
 enum { WIDTH = 2048, TOKENS = 2048 }; /* for which is said what a layer takes */
 
-/* `lead`, then "4.2M parameters, 1.0 MiB of state a sequence, 12M FLOPs a token"; nothing where it is no mixer. */
+/* `lead`, then "4.2M parameters, 1.0 MiB of state a sequence, 12M FLOPs a token", or "... at most, 3M of them in solves"; nothing where it is no
+ * mixer. */
 static void print_cost(linnet_context *c, const char *lead, const char *mixer)
 {
-    char a[SAY_TEXT], b[SAY_TEXT], f[SAY_TEXT];
+    char a[SAY_TEXT], b[SAY_TEXT], f[SAY_TEXT], in[SAY_TEXT];
     linnet_mixer_cost r = { .size = sizeof r };
     if (linnet_mixer_measure(c, mixer, WIDTH, TOKENS, &r) != LINNET_OK) return;
-    printf("%s%s parameters, %s of state a sequence%s, %s FLOPs a token\n", lead, say_count(a, (double)r.parameters),
+    printf("%s%s parameters, %s of state a sequence%s, %s FLOPs a token", lead, say_count(a, (double)r.parameters),
            say_bytes(b, (double)r.state_bytes), r.grows ? ", which grows with its length" : "", say_count(f, r.flops_a_token));
+    if (r.flops_in_solves > 0) printf(" at most, %s of them in solves", say_count(in, r.flops_in_solves));
+    printf("\n");
 }
 
 static void line_cost(json_line *j, linnet_context *c, const char *mixer)
@@ -30,6 +33,7 @@ static void line_cost(json_line *j, linnet_context *c, const char *mixer)
     line_int(j, "state_bytes", r.state_bytes);
     line_int(j, "state_grows", r.grows);
     line_real(j, "flops_a_token", r.flops_a_token);
+    line_real(j, "flops_in_solves", r.flops_in_solves);
 }
 
 /* One kind with its keys. */

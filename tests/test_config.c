@@ -356,6 +356,13 @@ static const bad_case bad[] = {
     {"delta_net", "use_beta", "false", "use_beta is false, expected true"},
     {"transformer", "num_heads", "5", "num_heads is 5, expected a divisor of hidden_size = 64"},
     {"equal_backbone", "num_heads", "3, \"rule\": \"hawk\"", "num_heads is 3, expected a divisor of 1.25 hidden_size"},
+    {"equal_backbone", "rule", "\"gla\", \"allow_neg_gamma\": true", "allow_neg_gamma is true, expected false: it is for rule mesa, and rule is gla"},
+    {"equal_backbone", "rule", "\"mlstm\", \"mesa_window\": 16", "mesa_window is 16, expected null: it is for rule mesa, and rule is mlstm"},
+    {"equal_backbone", "rule", "\"mamba2\", \"cg_solver\": \"flash\"", "cg_solver is flash, expected level: it is for rule mesa"},
+    {"equal_backbone", "rule", "\"hawk\", \"lambda_lower_bound\": 49", "lambda_lower_bound is 49, expected 0.25: it is for rule mesa"},
+    {"equal_backbone", "window_size", "8", "window_size is 8, expected null: it is for rule attention, and rule is gated_deltanet"},
+    {"equal_backbone", "rule", "\"hawk\", \"gamma_cap\": 0.5", "gamma_cap is 0.5, expected null: it is for rule gla gated_deltanet mesa, and"},
+    {"equal_backbone", "layer_mixers", "[\"gla\",\"gla\",\"mlstm\",\"gla\"], \"mesa_window\": 16", "mesa_window is 16, expected null"},
     {"equal_backbone", "rule", "\"perceptron\"", "rule is \"perceptron\""},
     {"equal_backbone", "layer_mixers", "[\"mesa\",\"gla\"]", "layer_mixers names 2 layers, expected num_hidden_layers = 4"},
     {"equal_backbone", "layer_mixers", "[\"perceptron\"]", "\"perceptron\" is no mixer, expected attention linear_attn simple_gla gla"},
@@ -403,6 +410,32 @@ static void refuses(void **state)
         part[cut] = 0;
         assert_int_equal(load(part, &k), LINNET_EFORMAT);
     }
+}
+
+/* A key that a rule does not read may be there where another layer's rule reads its value; a pattern's new layers do not inherit it. */
+static void unread_keys(void **state)
+{
+    (void)state;
+    linnet_config *k;
+    assert_int_equal(load_with("equal_backbone", "layer_mixers", "[\"mesa\",\"gla\",\"attention\",\"gla\"], \"mesa_window\": 16, \"window_size\": 8"),
+                     LINNET_OK);
+    assert_int_equal(linnet_config_create(ctx, "equal_backbone", &k), LINNET_OK);
+    assert_int_equal(linnet_config_set(ctx, k, "mesa_window", "16"), LINNET_OK);
+    assert_int_equal(lnt_config_check(ctx, k), LINNET_EINVAL); /* nobody reads it yet */
+    assert_string_equal(linnet_error_option(ctx), "mesa_window");
+    assert_int_equal(linnet_config_set(ctx, k, "rule", "mesa"), LINNET_OK);
+    assert_int_equal(lnt_config_check(ctx, k), LINNET_OK);
+    assert_int_equal(linnet_config_pattern(ctx, k, "mesa,attention:4"), LINNET_OK);
+    assert_int_equal(lnt_config_check(ctx, k), LINNET_OK);
+    assert_string_equal(value(k, "mesa.mesa_window"), "16");
+    assert_string_equal(value(k, "attention.mesa_window"), "null");
+    assert_int_equal(linnet_config_set(ctx, k, "attention.mesa_window", "8"), LINNET_OK);
+    assert_int_equal(lnt_config_check(ctx, k), LINNET_EINVAL); /* not what mesa reads */
+    assert_string_equal(linnet_error_message(ctx), "attention.mesa_window is 8, expected null: it is for rule mesa, and rule is attention");
+    assert_int_equal(linnet_config_set(ctx, k, "attention.mesa_window", "null"), LINNET_OK);
+    assert_int_equal(linnet_config_pattern(ctx, k, "gla,attention"), LINNET_OK);
+    assert_int_equal(lnt_config_check(ctx, k), LINNET_OK);
+    linnet_config_destroy(k);
 }
 
 /* A number that follows from other keys is read where it is right, cannot be set, and is always written. */
@@ -763,7 +796,7 @@ int main(void)
         cmocka_unit_test(mlp_width),
         cmocka_unit_test(channel_mix_width),
         cmocka_unit_test(reads_everything),
-        cmocka_unit_test(refuses),
+        cmocka_unit_test(refuses), cmocka_unit_test(unread_keys),
         cmocka_unit_test(what_follows),
         cmocka_unit_test(no_null_head_dim),
         cmocka_unit_test(set_keys),          cmocka_unit_test(readout_is_our_own), cmocka_unit_test(switches_read_back),

@@ -362,6 +362,50 @@ static void lost_states(void **unused)
     linnet_model_destroy(m);
 }
 
+/* A window longer than a session's capacity takes no more than that: the bits of a larger session, back and on again too, from one session to the
+ * other through a file, and no token past its end. */
+static void window_past_the_capacity(void **unused)
+{
+    (void)unused;
+    enum { SMALL = 24, AT = 18 };
+    static const recipe windows = {
+        "mesa and attention, long windows", "mesa_net",
+        {{"num_heads", "2"}, {"head_dim", "12"}, {"pattern", "mesa_net:2147483647,attention:2147483647"}}};
+    static const recipe short_windows = {"mesa, a shorter window", "mesa_net", {{"num_heads", "2"}, {"head_dim", "12"}, {"mesa_window", "21"}}};
+    static float expected[SMALL * VOCAB];
+    for (int turn = 0; turn < 2; turn++) {
+        linnet_model *m = model_of(c, turn ? &short_windows : &windows, LINNET_F32);
+        linnet_session *s = session_of(m, 2, SMALL, SMALL, CHUNK), *large = session_of(m, 2, CAPACITY, SMALL, CHUNK);
+        linnet_state *a = state_of(s), *b = state_of(large), *moved, *back;
+        linnet_session_info is = {.size = sizeof is}, be = is;
+        OK(linnet_session_get_info(s, &is));
+        OK(linnet_session_get_info(large, &be));
+        if (turn ? is.state_bytes != be.state_bytes : is.state_bytes >= be.state_bytes) fail_msg("%lld bytes", (long long)is.state_bytes);
+        for (int i = 0, n; i < SMALL; i += n) { /* a piece, then step by step */
+            n = i < 9 ? 9 : 1;
+            feed(a, text + i, n, logits + i * VOCAB);
+            feed(b, text + i, n, expected + i * VOCAB);
+        }
+        assert_memory_equal(logits, expected, sizeof expected);
+        same_states("a small session's", a, b);
+        if (!turn) BAD(linnet_session_run(s, &(linnet_session_call){.size = sizeof(linnet_session_call), .state = a, .ids = text, .n_ids = 1}, 1));
+        OK(linnet_state_rollback(a, SMALL - AT));
+        OK(linnet_state_save(a, file));
+        OK(linnet_state_load(large, file, &moved));
+        OK(linnet_state_save(moved, file));
+        OK(linnet_state_load(s, file, &back));
+        linnet_state *const from[] = {a, moved, back};
+        for (int j = 0; j < 3; j++)
+            for (int i = AT; i < SMALL; i++) {
+                feed(from[j], text + i, 1, logits);
+                assert_memory_equal(logits, expected + i * VOCAB, VOCAB * sizeof *logits);
+            }
+        linnet_session_destroy(s);
+        linnet_session_destroy(large);
+        linnet_model_destroy(m);
+    }
+}
+
 /* ---- files ---- */
 
 static void write_file(const char *data, size_t n)
@@ -460,7 +504,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_refused),   cmocka_unit_test(tensors_by_name), cmocka_unit_test(tensors_of_every_model),
         cmocka_unit_test(results_of_layers), cmocka_unit_test(memory_runs_out), cmocka_unit_test(no_allocation_after_the_first),
-        cmocka_unit_test(lost_states),       cmocka_unit_test(files_nobody_vouches_for),
+        cmocka_unit_test(lost_states),       cmocka_unit_test(files_nobody_vouches_for), cmocka_unit_test(window_past_the_capacity),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -171,7 +171,8 @@ typedef struct {
     int64_t parameters;
     int64_t state_bytes;  /* of a sequence of `tokens` tokens, float32 */
     int grows;            /* the state does with every token */
-    double flops_a_token; /* of products and recurrences, in a sequence of `tokens` tokens */
+    double flops_a_token; /* of products and recurrences, in a sequence of `tokens` tokens, with all the steps that solves may take */
+    double flops_in_solves; /* of these; a solve that ends sooner takes fewer */
 } linnet_mixer_cost;
 LINNET_API linnet_status linnet_mixer_measure(linnet_context *c, const char *mixer, int64_t width, int64_t tokens, linnet_mixer_cost *out);
 /* A mixer, block, norm or MLP with its keys: kind, range, default and meaning of each, as text for people or as JSON on one

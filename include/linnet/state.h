@@ -37,7 +37,7 @@ typedef struct linnet_state linnet_state;
 typedef struct {
     size_t size;
     int64_t slots;      /* states that there can be at once */
-    int64_t capacity;   /* tokens of a state in models with key-value caches that no window bounds; others have no limit. 0: as many as the
+    int64_t capacity;   /* tokens of a state in models with key-value caches or windows that are longer; others have no limit. 0: as many as the
                            configuration's max_position_embeddings */
     int64_t rollback;   /* tokens that a state can be taken back by; 0: none. Takes the memory of rollback / chunk + 2 more states for each */
     int64_t chunk;      /* tokens of a piece */

@@ -27,7 +27,7 @@ typedef struct {
     void *weights, *unit;              /* [T,Hv,S], and the values that show them */
     int64_t seen;                      /* S: rows of values of the longest sequence */
     int n_out;
-    bool report;                       /* steps and the like too */
+    bool report;                       /* steps and the like too; report = 0 leaves them out */
     void *workspace;
 } job;
 
@@ -507,6 +507,7 @@ linnet_status linnet_op_file(linnet_context *c, const linnet_op_options *options
     j->o = &o;
     j->op = lnt_recur_find(o.op);
     lnt_recur_init(j->op, &j->call);
+    j->report = true;
     j->call.head.dtype = o.dtype;
     j->call.head.chunk = o.chunk;
     j->call.head.impl = o.impl;

@@ -159,6 +159,64 @@ lnt_given lnt_option_get(const lnt_option *o, const void *base)
     return g;
 }
 
+/* ---- what is read ---------------------------------------------------------------------------------------------------------------------- */
+
+/* The option that `only` names; *values: those with which it is read. */
+static const lnt_option *decides(const lnt_options *t, const lnt_option *o, const char **values)
+{
+    char key[48];
+    const size_t n = strcspn(o->only, " ");
+    snprintf(key, sizeof key, "%.*s", (int)n, o->only);
+    *values = o->only + n + (o->only[n] == ' ');
+    return lnt_option_find(t, key);
+}
+
+static const char *say(const lnt_option *o, const void *base, char *text, size_t size)
+{
+    const lnt_given v = lnt_option_get(o, base);
+    if (v.kind == LNT_GIVEN_NULL) snprintf(text, size, "null");
+    else if (v.kind == LNT_GIVEN_WORD) snprintf(text, size, "%s", v.word);
+    else if (v.kind == LNT_GIVEN_BOOL) snprintf(text, size, "%s", v.integer ? "true" : "false");
+    else lnt_format(text, size, "%.10g", v.real);
+    return text;
+}
+
+bool lnt_option_is_read(const lnt_options *t, const lnt_option *o, const void *base)
+{
+    const char *values;
+    char is[48];
+    const lnt_option *by = o->only ? decides(t, o, &values) : NULL;
+    return !by || lnt_word_find(values, say(by, base, is, sizeof is)) >= 0;
+}
+
+bool lnt_option_is_idle(const lnt_options *t, const lnt_option *o, const void *base)
+{
+    return lnt_option_is_read(t, o, base) || load(o, base) == o->fallback;
+}
+
+linnet_status lnt_fail_unread(lnt_ctx *c, const char *where, const lnt_options *t, const lnt_option *o, const void *base)
+{
+    const char *values;
+    char key[80], is[48], of[48], usual[48];
+    union {
+        int64_t integer;
+        double real;
+    } room;
+    lnt_option alone = *o;
+    alone.offset = 0;
+    store(&alone, o->fallback, &room);
+    const lnt_option *by = decides(t, o, &values);
+    snprintf(key, sizeof key, "%s%s", where, o->key);
+    return lnt_fail_option(c, key, "is %s, expected %s: it is for %s %s, and %s is %s", say(o, base, is, sizeof is),
+                           say(&alone, &room, usual, sizeof usual), by->key, values, by->key, say(by, base, of, sizeof of));
+}
+
+void lnt_options_unset_unread(const lnt_options *t, void *base)
+{
+    for (int i = 0; i < t->n; i++)
+        if (!lnt_option_is_read(t, &t->row[i], base)) store(&t->row[i], t->row[i].fallback, base);
+}
+
 void lnt_options_carry(const lnt_options *from, const void *source, const lnt_options *to, void *base)
 {
     for (int i = 0; i < to->n; i++) {

@@ -22,6 +22,7 @@ typedef struct lnt_option {
     double null;       /* what null stands for in the structure */
     const char *words; /* separated by blanks */
     const char *help;  /* one line */
+    const char *only;  /* a word or switch, and the values of it with which this is read: "rule mesa gla", "use_gate true"; NULL: always */
 } lnt_option;
 
 /* The table of a structure. */
@@ -32,20 +33,21 @@ typedef struct {
 } lnt_options;
 
 #define LNT_OPTIONS(type, rows) {rows, (int)(sizeof(rows) / sizeof *(rows)), sizeof(type)}
-#define LNT_INT(type, field, least, most, value, text) \
-    {.key = #field, .kind = LNT_OPTION_INT, .offset = offsetof(type, field), .lo = least, .hi = most, .fallback = value, .help = text}
-#define LNT_MAYBE_INT(type, field, least, most, value, none, text) \
+/* The last argument is the help; fields may follow it: "tokens seen", .only = "rule attention". */
+#define LNT_INT(type, field, least, most, value, ...) \
+    {.key = #field, .kind = LNT_OPTION_INT, .offset = offsetof(type, field), .lo = least, .hi = most, .fallback = value, .help = __VA_ARGS__}
+#define LNT_MAYBE_INT(type, field, least, most, value, none, ...) \
     {.key = #field, .kind = LNT_OPTION_INT, .offset = offsetof(type, field), .lo = least, .hi = most, .fallback = value, .nullable = true, \
-     .null = none, .help = text}
-#define LNT_REAL(type, field, least, most, value, text) \
-    {.key = #field, .kind = LNT_OPTION_REAL, .offset = offsetof(type, field), .lo = least, .hi = most, .fallback = value, .help = text}
-#define LNT_MAYBE_REAL(type, field, least, most, value, text) \
+     .null = none, .help = __VA_ARGS__}
+#define LNT_REAL(type, field, least, most, value, ...) \
+    {.key = #field, .kind = LNT_OPTION_REAL, .offset = offsetof(type, field), .lo = least, .hi = most, .fallback = value, .help = __VA_ARGS__}
+#define LNT_MAYBE_REAL(type, field, least, most, value, ...) \
     {.key = #field, .kind = LNT_OPTION_REAL, .offset = offsetof(type, field), .lo = least, .hi = most, .fallback = value, .nullable = true, \
-     .help = text}
-#define LNT_SWITCH(type, field, value, text) \
-    {.key = #field, .kind = LNT_OPTION_SWITCH, .offset = offsetof(type, field), .hi = 1, .fallback = value, .help = text}
-#define LNT_WORD(type, field, list, value, text) \
-    {.key = #field, .kind = LNT_OPTION_WORD, .offset = offsetof(type, field), .words = list, .fallback = value, .help = text}
+     .help = __VA_ARGS__}
+#define LNT_SWITCH(type, field, value, ...) \
+    {.key = #field, .kind = LNT_OPTION_SWITCH, .offset = offsetof(type, field), .hi = 1, .fallback = value, .help = __VA_ARGS__}
+#define LNT_WORD(type, field, list, value, ...) \
+    {.key = #field, .kind = LNT_OPTION_WORD, .offset = offsetof(type, field), .words = list, .fallback = value, .help = __VA_ARGS__}
 
 /* Sizes are capped so that products of two of them stay far inside 63 bits; the caps are beyond any published model. */
 #define LNT_MOST_WIDTH 65536
@@ -64,6 +66,13 @@ lnt_given lnt_given_int(int64_t v);
 lnt_given lnt_given_real(double v);
 lnt_given lnt_given_word(const char *word);
 
+/* Whether it is read, its neighbours being as they are; the same, or as nobody has set it. */
+bool lnt_option_is_read(const lnt_options *t, const lnt_option *o, const void *base);
+bool lnt_option_is_idle(const lnt_options *t, const lnt_option *o, const void *base);
+/* LINNET_EINVAL about what is set and not read. */
+linnet_status lnt_fail_unread(lnt_ctx *c, const char *where, const lnt_options *t, const lnt_option *o, const void *base);
+/* What is not read, as nobody has set it. */
+void lnt_options_unset_unread(const lnt_options *t, void *base);
 void lnt_options_default(const lnt_options *t, void *base);
 const lnt_option *lnt_option_find(const lnt_options *t, const char *key); /* NULL: none */
 /* Whether the value is of the option's kind, whatever its range. */

@@ -26,6 +26,7 @@ static json_t *key_json(const lnt_option *o, const void *defaults)
         json_object_set_new(row, "words", words);
     }
     json_object_set_new(row, "null", json_boolean(o->nullable));
+    if (o->only) json_object_set_new(row, "only", json_string(o->only));
     if (lnt_config_value_text(NULL, o, defaults, text, sizeof text) == LINNET_OK)
         json_object_set_new(row, "default", json_loads(text, JSON_DECODE_ANY, NULL));
     return row;
@@ -62,7 +63,8 @@ static char *as_text(lnt_family f, const lnt_kind *kind, const void *defaults)
         const lnt_option *o = &kind->options.row[i];
         values_text(o, values, sizeof values);
         if (lnt_config_value_text(NULL, o, defaults, fallback, sizeof fallback) != LINNET_OK) break;
-        text = lnt_arena_printf(&a, "%s\n  %-22s %s\n  %22s %s; default %s\n", text, o->key, o->help, "", values, fallback);
+        text = lnt_arena_printf(&a, "%s\n  %-22s %s\n  %22s %s; default %s%s%s\n", text, o->key, o->help, "", values, fallback,
+                                o->only ? "; for " : "", o->only ? o->only : "");
     }
     char *out = text ? lnt_strdup(text) : NULL;
     lnt_arena_free(&a);

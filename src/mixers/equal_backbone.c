@@ -32,12 +32,15 @@ static const lnt_option keys[] = {
     LNT_WORD(options, rule, "attention linear_attn simple_gla gla delta_net gated_deltanet mesa mlstm mamba2 hawk", GATED_DELTA,
              "the recurrence; simple_gla, the paper's Mamba2, forgets, gla has a write strength too, hawk is the layer of rglru"),
     LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 6, "heads"),
-    LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 128, "columns of a key and of a value"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution of queries and keys"),
-    LNT_MAYBE_INT(options, window_size, 1, LNT_MOST_TOKENS, 0, 0, "rule attention: tokens seen, the current one among them; null: all"),
-    LNT_REAL(options, rope_theta, 1, 1e15, 10000, "rule attention: base of the rotary positions"),
-    LNT_MAYBE_REAL(options, gamma_cap, 0, 1, 0, "gamma times 1 - (1 - gamma_cap) beta^2; null: 0.9975 for the rule mesa, else not; 1: not"),
-    LNT_MESA_KEYS,
+    LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 128, "columns of a key and of a value; hawk has none"),
+    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution of queries and keys",
+            .only = "rule linear_attn simple_gla gla delta_net gated_deltanet mesa mlstm mamba2 hawk"),
+    LNT_MAYBE_INT(options, window_size, 1, LNT_MOST_TOKENS, 0, 0, "tokens seen, the current one among them; null: all",
+                  .only = "rule attention"),
+    LNT_REAL(options, rope_theta, 1, 1e15, 10000, "base of the rotary positions", .only = "rule attention"),
+    LNT_MAYBE_REAL(options, gamma_cap, 0, 1, 0, "gamma times 1 - (1 - gamma_cap) beta^2; null: 0.9975 for the rule mesa, else not; 1: not",
+                   .only = "rule gla gated_deltanet mesa"),
+    LNT_MESA_KEYS("rule mesa"),
 };
 
 static int64_t hawk_columns(const lnt_layer *l) { return l->width * 5 / 4; }
@@ -47,7 +50,7 @@ static linnet_status check(lnt_ctx *c, const lnt_layer *l)
     const options *o = l->options;
     if (o->rule == ATTENTION) LNT_TRY(lnt_check_even(c, l, "head_dim", o->head_dim));
     if (o->rule == HAWK) return lnt_check_divides(c, l, "num_heads", o->num_heads, "1.25 hidden_size", hawk_columns(l));
-    return lnt_check_mesa(c, l, &o->mesa);
+    return o->rule == MESA ? lnt_check_mesa(c, l, &o->mesa) : LINNET_OK;
 }
 
 static lnt_buf softmax_rule(lnt_program *p, const options *o, lnt_buf x)

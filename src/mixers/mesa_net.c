@@ -18,7 +18,7 @@ static const lnt_option keys[] = {
     LNT_SWITCH(options, use_forget_gate, true, "gamma = sigmoid(a_proj x); without: 1"),
     LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution of queries and keys"),
     LNT_MAYBE_REAL(options, gamma_cap, 0, 1, 0, "gamma times 1 - (1 - gamma_cap) beta^2; null: not"),
-    LNT_MESA_KEYS,
+    LNT_MESA_KEYS(NULL),
 };
 
 static linnet_status check(lnt_ctx *c, const lnt_layer *l)

@@ -229,6 +229,7 @@ linnet_status lnt_config_mixer_named(lnt_ctx *c, lnt_config *k, const char *word
     LNT_TRY(lnt_config_add_mixer(c, k, mixer, word, index));
     char *options = k->mixers[*index].options;
     if (variant) *(int *)(options + variant->offset) = place;
+    lnt_options_unset_unread(&mixer->kind.options, options);
     if (window >= 0) lnt_options_put_int(&mixer->kind.options, options, key->key, window);
     k->mixers[*index].window_named = window > 0;
     return LINNET_OK;
@@ -332,12 +333,36 @@ lnt_layer lnt_config_layer(const lnt_config *k, const lnt_part *p, int layer)
                        .depth_init = k->depth_init, .where = "", .options = p->options};
 }
 
+/* Whether another mixer reads the value: a key without a label is set for all. */
+static bool read_by_another(const lnt_config *k, const lnt_part *p, const lnt_option *o)
+{
+    const lnt_given v = lnt_option_get(o, p->options);
+    for (int i = 0; i < k->n_mixers; i++) {
+        const lnt_part *other = &k->mixers[i];
+        const lnt_option *same = other == p || !lnt_config_uses(k, i) ? NULL : lnt_option_find(&other->kind->options, o->key);
+        if (!same || same->kind != o->kind || !lnt_option_is_read(&other->kind->options, same, other->options)) continue;
+        const lnt_given w = lnt_option_get(same, other->options);
+        if (w.kind == v.kind && w.real == v.real) return true;
+    }
+    return false;
+}
+
+static linnet_status check_unread(lnt_ctx *c, const lnt_config *k, const lnt_part *p, const char *where)
+{
+    const lnt_options *t = &p->kind->options;
+    for (int i = 0; i < t->n; i++)
+        if (!lnt_option_is_idle(t, &t->row[i], p->options) && !read_by_another(k, p, &t->row[i]))
+            return lnt_fail_unread(c, where, t, &t->row[i], p->options);
+    return LINNET_OK;
+}
+
 static linnet_status check_part(lnt_ctx *c, const lnt_config *k, const lnt_part *p, bool alone)
 {
     char where[LNT_NAME + 2];
     lnt_layer l = lnt_config_layer(k, p, 0);
     snprintf(where, sizeof where, "%s.", p->label);
     if (!alone) l.where = where;
+    LNT_TRY(check_unread(c, k, p, l.where));
     return p->kind->check ? p->kind->check(c, &l) : LINNET_OK;
 }
 

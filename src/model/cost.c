@@ -35,6 +35,7 @@ static void count(const lnt_program *p, int64_t tokens, linnet_mixer_cost *out)
         const lnt_node *n = lnt_node_at(p, i);
         if (n->block != 1) continue;
         if (n->op->flops) out->flops_a_token += n->op->flops(n, &shape, false) / (double)tokens;
+        if (n->op->most_flops) out->flops_in_solves += n->op->most_flops(n, &shape) / (double)tokens;
         if (!n->op->state_size) continue;
         const int64_t bytes = n->op->state_size(n, tokens, LINNET_F32);
         out->state_bytes += bytes;
@@ -62,6 +63,7 @@ linnet_status linnet_mixer_measure(linnet_context *c, const char *mixer, int64_t
     if (s == LINNET_OK) {
         linnet_mixer_cost r = {.size = sizeof r};
         count(p, tokens, &r);
+        r.flops_a_token += r.flops_in_solves;
         lnt_program_destroy(p);
         LNT_GIVE(out, r);
     }

@@ -169,6 +169,7 @@ struct lnt_op {
     int (*state_tensors)(const lnt_node *n, int64_t capacity, lnt_dtype dtype, int64_t tokens, lnt_state_tensor *tensors);
     size_t (*workspace)(const lnt_node *n, const lnt_shape *s, bool backward); /* NULL: 0 */
     double (*flops)(const lnt_node *n, const lnt_shape *s, bool backward);    /* useful ones, NULL: 0 (bandwidth-bound) */
+    double (*most_flops)(const lnt_node *n, const lnt_shape *s); /* forward: beside flops, what depends on values takes at most; NULL: nothing does */
     bool (*draws)(const lnt_node *n); /* whether a training step draws a number for the node; NULL: no */
     bool position;               /* a call reads lnt_call.position_device */
     bool host_position;          /* what a call does to a state depends on lnt_call.position, so that it cannot be recorded and replayed */

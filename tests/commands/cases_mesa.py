@@ -179,6 +179,17 @@ def hybrids(folder):
         linnet("train", text_file(), "--out", out, *flags)
         linnet("eval", out, text_file(), "--length", "16", "--max-tokens", "32")
         linnet("train", text_file(), "--out", out, *flags, "--resume")
+    # docs/experiments.md#hybrids
+    for i, (pattern, *more) in enumerate((("mamba,attention:16", "mlp=swiglu"), ("2*rglru,attention:16", "num_kv_heads=1"), ("rglru,mesa_net",),
+                                          ("4*mamba,attention,3*mamba", "mlp=moe", "expert_period=2", "expert_offset=1", "attention_rope=false"),
+                                          ("7*lightning_attn,attention", "mlp=moe", "block=normed_residual", "rotary_factor=0.5"))):
+        flags = ["--width", "32", "--heads", "2", "--layers", "8", "--steps", "2", "--batch", "1", "--length", "16"]
+        linnet("train", text_file(), "--out", folder / f"h{i}", "--pattern", pattern, *flags, *(word for key in more for word in ("--set", key)))
+        linnet("generate", folder / f"h{i}", "--prompt", "static ", "--tokens", "4", "--greedy")
+    linnet("train", text_file(), "--out", folder / "w", "--pattern", "mesa_net:2147483647,attention:2147483647", *flags[:4], "--layers", "2", *flags[6:])
+    linnet("generate", folder / "w", "--prompt", "static ", "--tokens", "4", "--greedy")  # a window has no more rows than there are tokens
+    refused("train", text_file(), "--out", folder / "x", "--mixer", "equal_backbone", "--set", "rule=mlstm", "--set", "mesa_window=16",
+            says=["mesa_window is 16, expected null: it is for rule mesa, and rule is mlstm"])
     refused("train", text_file(), "--out", folder / "x", "--pattern", "mesa_net,magic", says=["magic", "gated_deltanet"])
     refused("train", text_file(), "--out", folder / "x", "--pattern", "3*mesa_net,attention:8", "--layers", "2", says=["4 layers", "has 2"])
     refused("train", text_file(), "--out", folder / "x", "--pattern", "gated_deltanet:8", says=["gated_deltanet has no window"])

@@ -39,6 +39,27 @@ def op_runs(folder):
             assert error < 1e-5, (form, name, error)
 
 
+@case("op writes how mesa's solves went, of the forward call, unless it is not wanted")
+def op_reports(folder):
+    inputs = gated_delta_inputs() | {"lambda": ("F32", (HV, K), f32([1] * (HV * K)))}
+    write_safetensors(folder / "in.safetensors", inputs)
+    write_safetensors(folder / "without.safetensors", inputs, {"report": "0"})
+    for more in ([], ["--backward"], ["--dtype", "f64"], ["--dtype", "bf16"], ["--set", "cg_max_iter=1"], ["--set", "report=0"]):
+        linnet("op", "mesa", folder / "in.safetensors", folder / "out.safetensors", *more)
+        out = read_safetensors(folder / "out.safetensors")
+        if more[-1:] == ["report=0"]:
+            assert {"o", "sT_kv", "sT_kk"} == set(out), sorted(out)
+            continue
+        steps, residual = floats(out["steps"]), floats(out["residual"])
+        assert out["steps"][1] == out["residual"][1] == [B, T, HV], out["steps"][1]
+        one = more[-1:] == ["cg_max_iter=1"]
+        assert max(steps) <= (1 if one else 30), steps
+        assert (max(residual) > 1e-3) == one and max(residual) < (1 if one else 2e-4), residual
+    linnet("op", "mesa", folder / "without.safetensors", folder / "out.safetensors")
+    assert "steps" not in read_safetensors(folder / "out.safetensors")
+    refused("op", "mesa", folder / "in.safetensors", folder / "x.safetensors", "--set", "report=2", says=["report", "0 or 1"])
+
+
 @case("op gives the same bytes for one, two and three threads")
 def op_threads(folder):
     write_safetensors(folder / "in.safetensors", gated_delta_inputs())
@@ -170,6 +191,13 @@ def mixers(_):
     assert takes["attention"]["state_grows"] and not takes["linear_attn"]["state_grows"] and "which grows with its length" in text
     assert takes["linear_attn"]["flops_a_token"] > 2 * takes["linear_attn"]["parameters"] > 2 * 4 * 2048 ** 2
     assert takes["linear_attn"]["state_bytes"] == 16 * 128 * 128 * 4 and takes["attention"]["state_bytes"] >= 2 * 2048 * 2048 * 4
+    mesa, gated = takes["mesa_net"], takes["gated_deltanet"]
+    assert mesa["flops_in_solves"] == 16 * 31 * (2 * 128 ** 2 + 4 * 16 * 128), "30 steps and the guess's residual (operators.md#flops)"
+    assert mesa["flops_a_token"] > gated["flops_a_token"] > mesa["flops_a_token"] - mesa["flops_in_solves"] and gated["flops_in_solves"] == 0
+    rules = {row["key"]: row.get("only") for row in json.loads(linnet("mixers", "equal_backbone", "--json").out)["keys"]}
+    assert rules["cg_solver"] == rules["mesa_window"] == "rule mesa" and rules["rope_theta"] == "rule attention" and rules["num_heads"] is None, rules
+    assert "1 to 2147483647 or null; default null; for rule mesa\n" in linnet("mixers", "equal_backbone").out
+    assert text.count("FLOPs a token at most, 20.3M of them in solves") == 1
     kinds = [line[family] for line in lines for family in ("mixer", "block", "norm", "mlp") if family in line]
     for name in kinds:
         assert name in text

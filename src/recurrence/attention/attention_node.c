@@ -34,10 +34,10 @@ static int state_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, i
     return 2;
 }
 
-/* Rows of a windowed cache and of new tokens, side by side: k, then v. */
-static size_t joined_bytes(const lnt_recur_args *a, int64_t tokens)
+/* Rows of a windowed cache of R rows and of new tokens, side by side: k, then v. */
+static size_t joined_bytes(const lnt_recur_args *a, int64_t R, int64_t tokens)
 {
-    return a->window > 0 ? lnt_recur_padded((size_t)((a->window + tokens) * a->Hk * ((int64_t)a->K + a->V)) * lnt_dtype_size(a->dtype)) : 0;
+    return a->window > 0 ? lnt_recur_padded((size_t)((R + tokens) * a->Hk * ((int64_t)a->K + a->V)) * lnt_dtype_size(a->dtype)) : 0;
 }
 
 static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t *cu, bool backward)
@@ -48,7 +48,7 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
     if (backward || !s->has_state) return bytes;
     lnt_recur_shape(n, s, cu, &call);
     const int64_t longest = lnt_recur_longest(a), rows = cache_rows(a, s->state_capacity);
-    const size_t joined = joined_bytes(a, longest);
+    const size_t joined = joined_bytes(a, rows, longest);
     for (int step = 0; step < 2; step++) { /* sequence by sequence; short tails of a long batch may take the token form */
         int64_t one[2] = { 0, step ? longest > 0 : longest };
         a->tokens = one[1];
@@ -100,7 +100,7 @@ static linnet_status attend_tokens(const lnt_call *k, const lnt_recur_args *all,
     }
     int64_t past = position < R - 1 ? position : R - 1;
     if (past) {
-        size_t joined = joined_bytes(all, len);
+        size_t joined = joined_bytes(all, R, len);
         char *jk = a.workspace, *jv = jk + (size_t)(past + len) * k_row;
         if (joined > a.workspace_size)
             return lnt_fail(k->c, LINNET_EINTERNAL, "attention workspace of %zu bytes; needs %zu", a.workspace_size, joined);

@@ -48,7 +48,7 @@ static int64_t state_size(const lnt_node *n, int64_t capacity, lnt_dtype dtype)
     if (!replays(n->attr) && !has_ring(n->attr)) return lnt_recur_state_size(n, capacity, dtype);
     lnt_recur_call a;
     lnt_recur_shape(n, &(lnt_shape){ .dtype = dtype }, NULL, &a);
-    return has_ring(n->attr) ? lnt_mesa_ring_bytes(args_of(&a)) : lnt_replay_state_bytes(args_of(&a));
+    return has_ring(n->attr) ? lnt_mesa_ring_bytes(args_of(&a), capacity) : lnt_replay_state_bytes(args_of(&a));
 }
 
 static int state_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, int64_t tokens, lnt_state_tensor *t)
@@ -56,7 +56,8 @@ static int state_tensors(const lnt_node *n, int64_t capacity, lnt_dtype dtype, i
     lnt_recur_call a;
     if (!replays(n->attr) && !has_ring(n->attr)) return lnt_recur_state_tensors(n, capacity, dtype, tokens, t);
     lnt_recur_shape(n, &(lnt_shape){ .dtype = dtype }, NULL, &a);
-    return (has_ring(n->attr) ? lnt_mesa_ring_tensors : lnt_replay_state_tensors)(args_of(&a), tokens, t);
+    if (has_ring(n->attr)) return lnt_mesa_ring_tensors(args_of(&a), capacity, tokens, t);
+    return lnt_replay_state_tensors(args_of(&a), tokens, t);
 }
 
 static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t *cu, bool backward)
@@ -76,12 +77,21 @@ static size_t workspace_for(const lnt_node *n, const lnt_shape *s, const int64_t
     if (!backward && s->has_state && has_ring(x)) {
         lnt_recur_call a;
         lnt_recur_shape(n, s, cu, &a);
-        replay = lnt_mesa_ring_workspace(args_of(&a), lnt_recur_longest(&a), s->threads, s->device);
+        replay = lnt_mesa_ring_workspace(args_of(&a), s->state_capacity, lnt_recur_longest(&a), s->threads, s->device);
     }
     return lnt_recur_padded(bytes) + replay + lambda_bytes(n) * (backward ? 2 : 1) + draw_bytes(x, s->device);
 }
 
 static size_t workspace(const lnt_node *n, const lnt_shape *s, bool backward) { return lnt_recur_with_offsets(n, s, backward, workspace_for); }
+
+/* Of solves that take all the steps that they may. */
+static double most_flops(const lnt_node *n, const lnt_shape *s)
+{
+    const mesa_attr *x = n->attr;
+    lnt_recur_call a;
+    lnt_recur_shape(n, s, s->cu, &a);
+    return is_recursive(x) ? 0 : x->base.op->counted_flops(&a, x->solve.max_steps);
+}
 
 /* ---- running --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -278,8 +288,8 @@ static linnet_status backward(const lnt_call *k)
 
 #define NODE(POSITION, ...)                                                                                                        \
     { .name = "mesa", .backward_needs = LNT_NEEDS_ALL_IN, .save_size = lnt_recur_save_size, .state_size = state_size,              \
-      .state_tensors = state_tensors, .workspace = workspace, .flops = lnt_recur_node_flops, .draws = draws,                       \
-      .host_position = POSITION, __VA_ARGS__ .forward = forward, .backward = backward, .describe = lnt_recur_describe }
+      .state_tensors = state_tensors, .workspace = workspace, .flops = lnt_recur_node_flops, .most_flops = most_flops,           \
+      .draws = draws, .host_position = POSITION, __VA_ARGS__ .forward = forward, .backward = backward, .describe = lnt_recur_describe }
 const lnt_op lnt_mesa_node = NODE(false, STEP_GROUP);
 static const lnt_op replayed = NODE(true, );
 

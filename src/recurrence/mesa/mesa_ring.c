@@ -25,18 +25,23 @@ static sizes sizes_of(const lnt_mesa_args *a)
                     .H = head * (size_t)a->K };
 }
 
-int64_t lnt_mesa_ring_bytes(const lnt_mesa_args *a)
+static int64_t rows_of(const lnt_mesa_args *a, int64_t capacity) { return a->heads.window < capacity ? a->heads.window : capacity; }
+
+/* Whether the capacity is the end, rather than a ring that never fills. */
+static bool limited(const lnt_mesa_args *a, int64_t capacity) { return a->heads.window > capacity; }
+
+int64_t lnt_mesa_ring_bytes(const lnt_mesa_args *a, int64_t capacity)
 {
     const sizes z = sizes_of(a);
     size_t bytes = z.G + z.H;
-    for (int i = 0; i < ROWS; i++) bytes += (size_t)a->heads.window * z.row[i];
+    for (int i = 0; i < ROWS; i++) bytes += (size_t)rows_of(a, capacity) * z.row[i];
     return (int64_t)bytes;
 }
 
-int lnt_mesa_ring_tensors(const lnt_mesa_args *a, int64_t tokens, lnt_state_tensor *t)
+int lnt_mesa_ring_tensors(const lnt_mesa_args *a, int64_t capacity, int64_t tokens, lnt_state_tensor *t)
 {
     const sizes z = sizes_of(a);
-    const int64_t w = a->heads.window, rows = tokens < w ? tokens : w;
+    const int64_t R = rows_of(a, capacity), rows = tokens < R ? tokens : R;
     const lnt_state_tensor part[] = { { .name = "s_kv", .dtype = LINNET_F32, .ndim = 3, .dim = { a->Hv, a->K, a->V } },
                                       { .name = "s_kk", .dtype = LINNET_F32, .ndim = 3, .dim = { a->Hv, a->K, a->K } },
                                       { .name = "k", .dtype = a->dtype, .ndim = 3, .dim = { rows, a->Hq, a->K } },
@@ -47,7 +52,8 @@ int lnt_mesa_ring_tensors(const lnt_mesa_args *a, int64_t tokens, lnt_state_tens
     for (int i = 0; i < 2 + ROWS; i++) {
         t[i] = part[i];
         t[i].offset = at;
-        at += (int64_t)(i == 0 ? z.G : i == 1 ? z.H : (size_t)w * z.row[i - 2]);
+        t[i].appended = i >= 2 && limited(a, capacity);
+        at += (int64_t)(i == 0 ? z.G : i == 1 ? z.H : (size_t)R * z.row[i - 2]);
     }
     return 2 + ROWS;
 }
@@ -58,10 +64,10 @@ typedef struct {
     const lnt_call *k;
     lnt_mesa_args a;           /* its workspace is what is left for the operator */
     sizes z;
-    int64_t w, C;
+    int64_t w, R, C;           /* R: rows of the ring */
     float *G, *H;              /* the state's sums */
     char *ring[ROWS];
-    char *row[ROWS], *q, *o;   /* joined: as many rows as the window and the call have together */
+    char *row[ROWS], *q, *o;   /* joined: as many rows as the ring and the call have together */
     float *G_now, *H_now;      /* what the token's chunk begins with */
     float *fade;               /* [Hv] */
 } sequence;
@@ -87,25 +93,25 @@ static size_t carve(sequence *s, int64_t joined, char *base)
     return used;
 }
 
-static sequence begin(const lnt_mesa_args *a)
+static sequence begin(const lnt_mesa_args *a, int64_t capacity)
 {
-    return (sequence){ .a = *a, .z = sizes_of(a), .w = a->heads.window, .C = lnt_mesa_window_chunk(a->heads.window, 0) };
+    return (sequence){ .a = *a, .z = sizes_of(a), .w = a->heads.window, .R = rows_of(a, capacity), .C = lnt_mesa_window_chunk(a->heads.window, 0) };
 }
 
-size_t lnt_mesa_ring_workspace(const lnt_mesa_args *a, int64_t tokens, int threads, lnt_device *d)
+size_t lnt_mesa_ring_workspace(const lnt_mesa_args *a, int64_t capacity, int64_t tokens, int threads, lnt_device *d)
 {
-    sequence s = begin(a);
-    int64_t cu[2] = { 0, s.w };
+    sequence s = begin(a, capacity);
+    int64_t cu[2] = { 0, s.R };
     size_t most = 0;
     for (int joined = 0; joined < 2; joined++) {
         s.a.heads.window = joined ? s.w : 0;
-        s.a.tokens = cu[1] = joined ? s.w + tokens : s.w;
+        s.a.tokens = cu[1] = joined ? s.R + tokens : s.R;
         s.a.sequences = 1;
         s.a.cu_seqlens = cu;
         const size_t bytes = lnt_recur_workspace_quiet(&s.a, false, threads, d);
         most = bytes > most ? bytes : most;
     }
-    return lnt_recur_padded(most) + carve(&s, s.w + tokens, NULL);
+    return lnt_recur_padded(most) + carve(&s, s.R + tokens, NULL);
 }
 
 /* The first `n` joined rows, with the window or from the states G and H and into them (`anew`: from 0). */
@@ -136,7 +142,7 @@ static linnet_status run(const sequence *s, int64_t n, bool window, float *G, fl
 /* The `count` rows before token `position` are the first of those joined, with queries that are 0. */
 static void get_rows(const sequence *s, int64_t position, int64_t count)
 {
-    for (int i = 0; i < ROWS; i++) lnt_ring_get(s->k->c, s->row[i], s->ring[i], s->w, position, count, s->z.row[i]);
+    for (int i = 0; i < ROWS; i++) lnt_ring_get(s->k->c, s->row[i], s->ring[i], s->R, position, count, s->z.row[i]);
     memset(s->q, 0, (size_t)count * s->z.q);
 }
 
@@ -151,7 +157,7 @@ static void add_rows(const sequence *s, int64_t behind, int64_t first, int64_t c
 static void keep_rows(const sequence *s, int64_t position, int64_t behind, int64_t count)
 {
     for (int i = 0; i < ROWS; i++)
-        lnt_ring_put(s->k->c, s->ring[i], s->w, position, s->row[i] + (size_t)behind * s->z.row[i], count, s->z.row[i]);
+        lnt_ring_put(s->k->c, s->ring[i], s->R, position, s->row[i] + (size_t)behind * s->z.row[i], count, s->z.row[i]);
 }
 static void put_outputs(const sequence *s, int64_t behind, int64_t first, int64_t count)
 {
@@ -183,7 +189,7 @@ static void fade_and_add(const sequence *s, float *S, const float *sum, int64_t 
 static linnet_status begin_chunk(const sequence *s, int64_t t)
 {
     const int64_t begins = t / s->C * s->C, n = between(s, begins), left = t >= s->w ? s->C - 1 - t % s->C : 0;
-    lnt_ring_get(s->k->c, s->row[G_ROW], s->ring[G_ROW], s->w, begins, n, s->z.row[G_ROW]);
+    lnt_ring_get(s->k->c, s->row[G_ROW], s->ring[G_ROW], s->R, begins, n, s->z.row[G_ROW]);
     for (int64_t h = 0; h < s->a.Hv; h++) {
         double sum = 0;
         for (int64_t i = 0; i < n; i++) sum += ((const float *)s->row[G_ROW])[i * s->a.Hv + h];
@@ -230,16 +236,18 @@ linnet_status lnt_mesa_ring_forward(const lnt_call *k, const lnt_mesa_args *a)
 {
     for (int64_t n = 0; n < k->n_seq; n++) {
         const int64_t first = k->cu[n], len = k->cu[n + 1] - first, each = lnt_rows_are_alone(k->c) ? 1 : len;
-        sequence s = begin(a);
+        sequence s = begin(a, k->state_capacity);
+        if (limited(a, k->state_capacity) && k->position[n] + len > s.R)
+            return lnt_fail(k->c, LINNET_EINVAL, "%lld tokens do not fit a state of %lld", (long long)(k->position[n] + len), (long long)s.R);
         s.k = k;
         s.G = (float *)(void *)((char *)k->state + n * k->state_stride);
         s.H = (float *)(void *)((char *)s.G + s.z.G);
         char *ring = (char *)s.H + s.z.H;
         for (int i = 0; i < ROWS; i++) {
             s.ring[i] = ring;
-            ring += (size_t)s.w * s.z.row[i];
+            ring += (size_t)s.R * s.z.row[i];
         }
-        const size_t used = carve(&s, s.w + each, a->workspace);
+        const size_t used = carve(&s, s.R + each, a->workspace);
         if (used > a->workspace_size)
             return lnt_fail(k->c, LINNET_EINTERNAL, "a workspace of %zu bytes is too small for a window", a->workspace_size);
         s.a.workspace = (char *)a->workspace + used;
