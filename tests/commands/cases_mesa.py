@@ -2,10 +2,11 @@
 import csv
 import json
 import math
+import struct
 import xml.etree.ElementTree as xml
 
 from cases_models import model, text_file
-from harness import case, files_below, linnet, refused
+from harness import case, files_below, linnet, refused, write_safetensors
 
 SMALL = ["--width", "32", "--layers", "2", "--heads", "2", "--set", "head_dim=16", "--batch", "2", "--length", "64", "--steps", "20", "--warmup", "2",
          "--eval-every", "0"]
@@ -194,3 +195,22 @@ def hybrids(folder):
     refused("train", text_file(), "--out", folder / "x", "--pattern", "3*mesa_net,attention:8", "--layers", "2", says=["4 layers", "has 2"])
     refused("train", text_file(), "--out", folder / "x", "--pattern", "gated_deltanet:8", says=["gated_deltanet has no window"])
     assert not (folder / "x").exists()
+
+
+@case("cg_solver=sherman_morrison on a layer that forgets is refused with why: in training, in one piece, token by token, writing")
+def forgetting_by_inverse(folder):
+    says = ["sherman_morrison", "use_forget_gate = false"]
+    flags = ["--mixer", "mesa_net", *SMALL]
+    refused("train", text_file(), "--out", folder / "a", *flags, "--set", "cg_solver=sherman_morrison", says=says)
+    linnet("train", text_file(), "--out", folder / "m", *flags)
+    config = json.loads((folder / "m" / "config.json").read_text())
+    config["cg_solver"] = "sherman_morrison"
+    (folder / "m" / "config.json").write_text(json.dumps(config))
+    ids, out = folder / "ids.safetensors", folder / "out.safetensors"
+    write_safetensors(ids, {"input_ids": ("I64", (1, 40), struct.pack("<40q", *range(40)))})
+    for more in ([], ["--step"]):
+        refused("logits", folder / "m", ids, out, *more, says=says)
+        assert not out.exists()
+    linnet("generate", folder / "m", "--prompt", "a", "--tokens", "40", code=2)
+    linnet("train", text_file(), "--out", folder / "n", *flags, "--set", "cg_solver=sherman_morrison", "--set", "use_forget_gate=false")
+    linnet("logits", folder / "n", ids, out, "--step")

@@ -74,7 +74,7 @@ static linnet_status check_recursion(lnt_ctx *c, const lnt_mesa_args *a)
         if (exp(-sum) > LNT_MESA_GROWTH)
             return lnt_fail(c, LINNET_EINVAL,
                             "the gates of sequence %lld, head %lld sum to %g: the inverse of cg_solver 5 (sherman_morrison) grows %g times, "
-                            "at most %g",
+                            "at most %g; it is for what hardly forgets (use_forget_gate = false)",
                             (long long)n, (long long)h, sum, exp(-sum), (double)LNT_MESA_GROWTH);
     }
     return LINNET_OK;

@@ -136,6 +136,24 @@ static void begin_inverses(const lnt_call *k, const lnt_mesa_args *a)
     }
 }
 
+/* Calls of few tokens each hardly forget: what they have forgotten together shows in the state, and their results were NaN. */
+static linnet_status check_inverses(const lnt_call *k, const lnt_mesa_args *a)
+{
+    const float *lambda = a->lambda;
+    for (int64_t n = 0; n < k->n_seq; n++) {
+        const float *P = (const float *)(const void *)((const char *)k->state + n * k->state_stride) + (int64_t)a->Hv * a->K * a->V;
+        for (int64_t i = 0; i < (int64_t)a->Hv * a->K; i++) {
+            const double grown = P[i * a->K + i % a->K] * lambda[i];
+            if (grown <= LNT_MESA_GROWTH) continue;
+            return lnt_fail(k->c, LINNET_EINVAL,
+                            "behind token %lld the inverse of cg_solver sherman_morrison has grown %g times in head %lld, at most %g; it is for what "
+                            "hardly forgets (use_forget_gate = false)",
+                            (long long)(k->position[n] + k->cu[n + 1] - k->cu[n]), grown, (long long)(i / a->K), (double)LNT_MESA_GROWTH);
+        }
+    }
+    return LINNET_OK;
+}
+
 static void limit_steps(const lnt_call *k, lnt_mesa_args *a)
 {
     const mesa_attr *x = k->attr;
@@ -174,7 +192,8 @@ static linnet_status forward(const lnt_call *k)
 #ifdef LINNET_CUDA
     if (is_few(k, a)) return few_forward(k, a, &(lnt_mesa_around){ 0 });
 #endif
-    return lnt_recur_forward(k, &call);
+    LNT_TRY(lnt_recur_forward(k, &call));
+    return is_recursive(x) && k->state ? check_inverses(k, a) : LINNET_OK;
 }
 
 /* ---- a step on a GPU, with the convolutions of q and k and the norm of its heads ---------------------------------------------------------- */
