@@ -19,7 +19,7 @@ typedef struct lnt_recur_case {
     double gate;   /* decays uniform in [gate, 0] */
     double reset;  /* probability of a decay of -inf */
     double beta;   /* write strengths uniform in (0, beta); 0: (0, 1) */
-    double positive; /* numbers above 0 are from half of this to one and a half of it; 0: of 1 */
+    double positive; /* numbers above 0 are from half of this to one and a half of it, and weights of norms, of which it may be below 0; 0: of 1 */
     bool states;   /* initial state in, gradients of the final state in */
     struct {
         const char *key;

@@ -53,10 +53,7 @@ static double draw(const lnt_recur_case *k, const lnt_problem *p, const lnt_recu
     case LNT_VALUES_STRENGTH:
     case LNT_VALUES_STEP: return (k->beta > 0 ? k->beta : 1) * lnt_rng_uniform(rng);
     case LNT_VALUES_POSITIVE: return (k->positive > 0 ? k->positive : 1) * (0.5 + lnt_rng_uniform(rng));
-    case LNT_VALUES_WEIGHT: {
-        const double x = 0.5 + lnt_rng_uniform(rng);
-        return lnt_rng_uniform(rng) < 0.2 ? -x : x;
-    }
+    case LNT_VALUES_WEIGHT: return (k->positive != 0 ? k->positive : 1) * (0.5 + lnt_rng_uniform(rng));
     case LNT_VALUES_NEGATIVE: return -0.5 - lnt_rng_uniform(rng);
     case LNT_VALUES_SIGN: { /* one in eight each: -1, 0, 1 */
         const double x = 8 * lnt_rng_uniform(rng);

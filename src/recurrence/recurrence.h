@@ -110,7 +110,7 @@ typedef enum {
     LNT_VALUES_DECAY,     /* natural logs of decays, at most 0; -inf is an exact reset */
     LNT_VALUES_STRENGTH,  /* above 0 as a rule */
     LNT_VALUES_STEP,      /* at least 0: below, what decays would grow */
-    LNT_VALUES_WEIGHT,    /* of a norm: about 1, or -1 */
+    LNT_VALUES_WEIGHT,    /* of a norm: about 1, and what it will */
     LNT_VALUES_POSITIVE,  /* above 0, about 1 */
     LNT_VALUES_NEGATIVE,  /* below 0, about -1 */
     LNT_VALUES_SIGN,      /* from -1 to 1; 0 and both ends too */

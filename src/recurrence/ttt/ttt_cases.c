@@ -21,6 +21,9 @@ const lnt_recur_case lnt_ttt_cases[] = {
     { "ttt_linear", 2, { 1000, 24 }, HEADS(64, 32), .beta = 0.5 }, /* written past a CPU's caches */
     { "ttt_linear", 1, { 43 }, HEADS(1, 128), .beta = 0.5, .states = true, .option = { { "mini_batch", 24 }, { "bias", 0 } } },
     { "ttt_linear", 1, { 40 }, HEADS(1, 64), .beta = 0.1, .states = true, .option = { PLAIN } },
+    { "ttt_linear", 2, { 37, 30 }, HEADS(1, 24), .beta = 0.5, .positive = -1, .states = true },
+    { "ttt_mlp", 2, { 37, 30 }, MLP(1, 24, 50), .beta = 0.5, .positive = -1, .states = true },
+    { "titans", 2, { 37, 30 }, HEADS(1, 24), .beta = 0.7, .positive = -1, .states = true },
     { "ttt_mlp", 1, { 70 }, MLP(2, 20, 36), .beta = 0.5, .states = true },
     { "ttt_mlp", 5, { 17, 0, 35, 1, 7 }, MLP(1, 24, 50), .beta = 0.5, .states = true, .option = { { "mini_batch", 8 } } },
     { "ttt_mlp", 1, { 0 }, MLP(1, 8, 16), .states = true },
