@@ -24,6 +24,7 @@ constexpr int TILE = 64, HALF = TILE / 2, W_BYTES = TILE * 128;
 constexpr int CONSUMERS = 2 * TILE, THREADS = CONSUMERS + 32;
 constexpr int PITCH = TILE + 4;              /* floats of a row of sums: a warp's stores fall into 32 banks */
 constexpr int STAGES = 7, MOST_SPLIT = 8;    /* two blocks share a multiprocessor, and have all of its memory for 64 rows */
+constexpr int AHEAD = STAGES - 1;            /* boxes of w asked for before x is there: the seventh would stand ahead of the first x */
 constexpr int PASS = CONSUMERS / (TILE / 4); /* rows that a block puts at once where a thread has four of one's results */
 
 struct few_params {
@@ -49,7 +50,7 @@ template <int NT> __device__ __forceinline__ void bring(const few_params &a, int
 {
     constexpr int STAGE = W_BYTES + NT * 128;
     const CUtensorMap *top = &a.w[part], *low = a.to.swiglu ? &a.w[1] : top;
-    const int second = a.to.swiglu ? n : n + HALF, first = min(k.count, STAGES);
+    const int second = a.to.swiglu ? n : n + HALF, first = min(k.count, AHEAD);
     const uint64_t once = read_once();
     share early = k;
 #pragma unroll 1
@@ -64,7 +65,7 @@ template <int NT> __device__ __forceinline__ void bring(const few_params &a, int
 #pragma unroll 1
     for (int i = 0; i < first; i++) tensor_load(ring + i * STAGE + W_BYTES, &a.x[part], &full[i], early.next(), 0);
 #pragma unroll 1
-    for (int i = first, s = 0, parity = 0; i < k.count; i++) {
+    for (int i = first, s = first, parity = 1; i < k.count; i++) { /* a stage that nothing was in is free */
         const int at = k.next();
         char *stage = ring + s * STAGE;
         mbarrier_wait(&empty[s], parity);
