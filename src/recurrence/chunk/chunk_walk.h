@@ -118,6 +118,7 @@ static inline void walk_heads(const lnt_recur_args *a, int threads, bool grouped
     for (int64_t i = 0; i < pieces; i++) {
         lnt_ahead *ahead = &LNT_V(lnt_mm_ahead);
         int64_t n = i / heads, first = a->cu_seqlens[n], len = a->cu_seqlens[n + 1] - first;
+        const bool outer_once = ahead->at_once, outer_past = ahead->past; /* a core may call another */
         e->begin();
         ahead->at_once = grouped && (int64_t)a->K * a->V > 64 * 96; /* backward, with states and rows that fill the L2 cache (decay.md) */
         rows_past_begin(a->tokens * a->Hv * a->V);
@@ -126,7 +127,7 @@ static inline void walk_heads(const lnt_recur_args *a, int threads, bool grouped
             body(&x, base + (size_t)omp_get_thread_num() * each);
         }
         rows_past_end();
-        ahead->at_once = false;
+        ahead->at_once = outer_once, ahead->past = outer_past;
         e->end();
     }
 }

@@ -94,8 +94,34 @@ static void rows16_in(lnt_bf16 *dst, const void *x, int64_t first, int64_t n, in
 
 static void rows16_out(void *y, int64_t first, int64_t n, int64_t heads, int64_t h, int64_t width, const lnt_bf16 *src)
 {
-    for (int64_t i = 0; y && i < n; i++, src += width)
-        memcpy((lnt_bf16 *)y + ((first + i) * heads + h) * width, src, (size_t)width * sizeof *src);
+    const bool past = rows_past(y, LINNET_BF16, width);
+    for (int64_t i = 0; y && i < n; i++, src += width) {
+        lnt_bf16 *row = (lnt_bf16 *)y + ((first + i) * heads + h) * width;
+        rows_awake(i);
+        if (past)
+            for (int64_t j = 0; j < width; j += 32) _mm512_stream_si512((void *)(row + j), _mm512_loadu_si512(src + j));
+        else
+            memcpy(row, src, (size_t)width * sizeof *src);
+    }
+}
+
+/* As mesa_cpu.c has it. */
+static int64_t fetch_keys(const lnt_head *x, int64_t t, int64_t n)
+{
+    const lnt_mesa_args *a = (const lnt_mesa_args *)x->a;
+    n = t < x->first ? 0 : least(n, x->first + x->len - t);
+    rows_ahead(a->k, LINNET_BF16, t, n, a->Hq, x->hq, a->K);
+    rows_ahead(a->v, LINNET_BF16, t, n, a->Hv, x->h, a->V);
+    return n;
+}
+
+static void fetch(const lnt_head *x, int64_t t, int64_t n, bool back)
+{
+    const lnt_mesa_args *a = (const lnt_mesa_args *)x->a;
+    n = fetch_keys(x, t, n);
+    if (!back) rows_ahead(a->q, LINNET_BF16, t, n, a->Hq, x->hq, a->K);
+    if (back) rows_ahead(a->x, LINNET_F32, t, n, a->Hv, x->h, a->K);
+    if (back) rows_ahead(a->do_, LINNET_BF16, t, n, a->Hv, x->h, a->V);
 }
 
 static bool row_finite16(const lnt_bf16 *x, int64_t n)
@@ -108,20 +134,22 @@ static bool row_finite16(const lnt_bf16 *x, int64_t n)
     return rest == 0;
 }
 
-/* Solve `len` rows of a segment from token t; H goes on with them, but to the segment's end only when `on`. */
-static void solve_segment(const lnt_head *x, int64_t t, int64_t len, int C, const lnt_bf16 *b, int64_t stride, solution o, bool on, scratch *w)
+/* Solve `len` rows of a segment from token t; H goes on with them, but to the segment's end only forward. */
+static void solve_segment(const lnt_head *x, int64_t t, int64_t len, int C, const lnt_bf16 *b, int64_t stride, solution o, bool back, scratch *w)
 {
     const lnt_mesa_args *a = o.a;
     solver *s = &w->s;
     const int K = a->K, W = s->W;
+    const int64_t S = segment_length(a);
     for (int64_t i = 0; i < len; i += C) {
         const int n = (int)(len - i < C ? len - i : C);
+        fetch(x, t + i + (back ? -S : S), n, back);
         prepare_chunk(s, a, x->hq, t + i, n, w->g + i, w->beta + i);
         o.t = t + i;
         solve_chunk(s, &o, n, b + i * stride, stride);
         o.x += (int64_t)n * K;
         o.x16 += (int64_t)n * K;
-        if (!on && i + C >= len) return;
+        if (back && i + C >= len) return;
         const lnt_operand writes = ENGINE->prepare16(LNT_LEFT_T, ROWS, W, s->writes, W, s->writes_forms);
         ENGINE->update(s->in + n - 1, 0, &writes, true, &s->right[0], false, &s->right[1]);
     }
@@ -190,7 +218,7 @@ static void forward_head(const lnt_head *x, char *base)
             load_segment(x, t, len, w);
             alone = !sound(a, len, w);
             const solution o = { .a = a, .h = x->h, .x = w->x, .f = 1, .x16 = w->x16 };
-            solve_segment(x, t, len, alone ? 1 : w->s.C, row_at(a->q, t, a->Hq, x->hq, K), a->Hq * K, o, true, w);
+            solve_segment(x, t, len, alone ? 1 : w->s.C, row_at(a->q, t, a->Hq, x->hq, K), a->Hq * K, o, false, w);
             rows_out(a->x, LINNET_F32, t, len, a->Hv, x->h, K, w->x);
         }
         lnt_recur_args d = decay_call(a, len, a->V, alone, cu, w);
@@ -225,6 +253,7 @@ static void sweep(const lnt_head *x, scratch *w)
         const float end = expf(sum);
         for (int64_t i = 0; i < S; i++) {
             rows_awake(i);
+            if (i % ROWS == 0) fetch_keys(x, t + S + i, ROWS);
             row_scaled16(w->out[i] * ((const float *)a->beta)[(t + i) * a->Hv + x->h], row_at(a->k, t + i, a->Hq, x->hq, K), K, w->kb + i * K);
         }
         const lnt_operand writes = ENGINE->prepare16(LNT_LEFT_T, (int)S, a->K, w->kb, K, w->forms);
@@ -237,7 +266,7 @@ static void sweep(const lnt_head *x, scratch *w)
     }
 }
 
-/* dk = beta (p + q) + r, added to `sum` where that is given, in bf16 otherwise (dk NULL: not); (p + q).k. */
+/* dk = beta (p + q) + r, which may lie where p does, or added to `sum` where that is given; (p + q).k. */
 static float row_gradient(const lnt_bf16 *p, const lnt_bf16 *q, const lnt_bf16 *r, const lnt_bf16 *k, float beta, int64_t n, float *sum, lnt_bf16 *dk)
 {
     vf dots = v_zero();
@@ -247,7 +276,7 @@ static float row_gradient(const lnt_bf16 *p, const lnt_bf16 *q, const lnt_bf16 *
         dots += both * v_load_bf16(k + j);
         if (sum)
             v_store(sum + j, v_load(sum + j) + y);
-        else if (dk)
+        else
             v_store_bf16(dk + j, y);
     }
     float dot = v_sum(dots);
@@ -256,7 +285,7 @@ static float row_gradient(const lnt_bf16 *p, const lnt_bf16 *q, const lnt_bf16 *
         dot += both * lnt_bf16_to_f32(k[j]);
         if (sum)
             sum[j] += y;
-        else if (dk)
+        else
             dk[j] = lnt_f32_to_bf16(y);
     }
     return dot;
@@ -271,13 +300,14 @@ static void put_gradients(const lnt_head *x, int64_t t, int64_t len, scratch *w)
     for (int64_t i = 0; i < len; i++) {
         const int64_t at = (t + i) * a->Hv + x->h;
         float *sum = w->dk_sum ? w->dk_sum + (t + i - x->first) * K : NULL;
-        lnt_bf16 *dk = a->dk ? (lnt_bf16 *)a->dk + ((t + i) * a->Hq + x->hq) * K : NULL;
+        lnt_bf16 *dk = w->dkb + i * K;
         if (i % 8 == 0) lnt_tiles_awake();
-        const float dot = row_gradient(w->dkb + i * K, w->dkb2 + i * K, w->dvalue + i * K, w->k + i * K, w->beta[i], K, sum, dk);
+        const float dot = row_gradient(dk, w->dkb2 + i * K, w->dvalue + i * K, w->k + i * K, w->beta[i], K, sum, dk);
         if (dbeta) dbeta[at] = dot;
         if (dg) dg[at] = w->dg[i] + w->dg2[i];
     }
     rows16_out(a->dv, t, len, a->Hv, x->h, a->V, w->dv);
+    if (!w->dk_sum) rows16_out(a->dk, t, len, a->Hq, x->hq, K, w->dkb);
     if (w->dq_sum)
         row_add(w->dq_sum + (t - x->first) * K, 1.0f, w->e, len * K);
     else
@@ -317,7 +347,7 @@ static void backward_segment(const lnt_head *x, int64_t t, int64_t len, const fl
 
     load_H(&w->s, a->K, H);
     const solution o = { .a = a, .h = x->h, .x = w->e, .f = -1, .x16 = w->y }; /* a row of y is read before it is written */
-    solve_segment(x, t, len, w->s.C, w->y, K, o, false, w);
+    solve_segment(x, t, len, w->s.C, w->y, K, o, true, w);
     float *sums = w->row;
     memset(sums, 0, (size_t)K * sizeof *sums);
     for (int64_t i = 0; i < len; i++) {

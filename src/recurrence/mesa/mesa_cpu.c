@@ -198,12 +198,8 @@ static size_t carve(const lnt_mesa_args *a, bool backward, bool token, char *bas
 /* S = e^{b_n} S + (e^{b_n - b}.kb)^T v for the n rows whose decays are prepared. */
 static void write_state(const solver *s, int K, int V, int n, const float *kb, const float *v, float *S)
 {
-    for (int j = 0; j < n; j++) {
-        float *p = s->P + (int64_t)j * s->wide;
-        memcpy(p, kb + (int64_t)j * K, (size_t)K * sizeof *p);
-        row_scale(p, s->out[j], K);
-    }
-    LNT_V(lnt_mm_scaled)(s->in + n - 1, 0, K, V, n, s->P, 1, s->wide, v, V, S, V);
+    rows_scaled(n, K, 1.0f, s->out, kb, s->P);
+    LNT_V(lnt_mm_scaled)(s->in + n - 1, 0, K, V, n, s->P, 1, K, v, V, S, V);
 }
 
 static lnt_mesa_recursive recursive(piece p, const scratch *w, float *P)
@@ -218,17 +214,37 @@ static void diagonal(const lnt_mesa_args *a, const solver *s, bool inverse, floa
     for (int64_t i = 0; i < a->K; i++) A[i * (a->K + 1)] = inverse ? 1.0f / s->lambda[i] : s->lambda[i];
 }
 
+/* Rows from token t of the segment that comes next are fetched while this one's are worked on: n of them, or those that there are. */
+static int64_t fetch_keys(piece p, int64_t t, int64_t n)
+{
+    const lnt_mesa_args *a = p.a;
+    n = t < p.x->first ? 0 : least(n, p.x->first + p.x->len - t);
+    rows_ahead(a->k, a->dtype, t, n, a->Hq, p.x->hq, a->K);
+    rows_ahead(a->v, a->dtype, t, n, a->Hv, p.x->h, a->V);
+    return n;
+}
+
+static void fetch(piece p, int64_t t, int64_t n, bool back)
+{
+    const lnt_mesa_args *a = p.a;
+    n = fetch_keys(p, t, n);
+    if (!back) rows_ahead(a->q, a->dtype, t, n, a->Hq, p.x->hq, a->K);
+    if (back) rows_ahead(a->x, LINNET_F32, t, n, a->Hv, p.x->h, a->K);
+    if (back) rows_ahead(a->do_, a->dtype, t, n, a->Hv, p.x->h, a->V);
+}
+
 /* Solve `len` rows of a segment from token t. s->H goes on to the state after them. */
-static void solve_segment(piece p, int64_t t, int64_t len, const float *b, float *x, scratch *w)
+static void solve_segment(piece p, int64_t t, int64_t len, const float *b, float *x, bool back, scratch *w)
 {
     const lnt_mesa_args *a = p.a;
     solver *s = &w->s;
-    int64_t K = a->K, C = p.token ? 1 : s->C;
+    int64_t K = a->K, C = p.token ? 1 : s->C, S = segment_length(a);
     const lnt_mesa_recursive r = recursive(p, w, s->H);
     if (lnt_mesa_is_recursive(a)) LNT_V(lnt_mesa_recursion)(a, &r, t, len, b, x);
     for (int64_t i = 0; i < len && !lnt_mesa_is_recursive(a); i += C) {
         int n = (int)(len - i < C ? len - i : C);
         const float *k = w->k + i * K, *kb = w->kb + i * K;
+        fetch(p, t + i + (back ? -S : S), n, back);
         if (p.token) {
             s->in[0] = expf(w->g[i]) * (w->sign ? w->sign[i] : 1.0f);
             s->out[0] = 1.0f;
@@ -300,7 +316,7 @@ static void forward_piece(piece p, scratch *w)
             rows_in(w->b, a->q, a->dtype, t, len, a->Hq, p.x->hq, K);
             if (flash(a)) lnt_mesa_to_half(w->b, len * K);
             p.token = token || !sound(a, len, w);
-            solve_segment(p, t, len, w->b, w->x, w);
+            solve_segment(p, t, len, w->b, w->x, false, w);
             if (flash(a)) lnt_mesa_to_half(w->x, len * K);
             rows_out(a->x, LINNET_F32, t, len, a->Hv, p.x->h, K, w->x);
         }
@@ -355,6 +371,7 @@ static void sweep(piece p, int64_t at, scratch *w)
         load_segment(p, p.x->first + i, S, w);
         for (int64_t j = 0; j < S; j += C) {
             int n = (int)(S - j < C ? S - j : C);
+            fetch_keys(p, p.x->first + i + S + j, n);
             LNT_V(lnt_chunk_decay)(n, w->gates + j, 1, s->mask, s->C, s->in, s->out);
             if (w->sign) signed_turn(n, w->sign + j, 1, s->mask, s->C, s->in, s->out, s->delta);
             write_state(s, (int)K, (int)K, n, w->kb + j * K, w->k + j * K, H);
@@ -456,7 +473,7 @@ static void backward_segment(piece p, int64_t t, int64_t len, const float *H, co
     }
     float *e = w->dvalue; /* until the second pass writes there */
     copy_state(w->s.H, lnt_mesa_is_recursive(a) ? w->Ps + (t - p.x->first) / segment_length(a) * K * K : H, K * K);
-    solve_segment(p, t, len, w->b, e, w);
+    solve_segment(p, t, len, w->b, e, true, w);
     double *dl = w->dlambda ? w->dlambda : dlambda;
     for (int64_t i = 0; i < len && !lnt_mesa_is_recursive(a); i++, dl += w->dlambda ? K : 0)
         for (int64_t j = 0; j < K; j++) dl[j] -= (double)w->x[i * K + j] * e[i * K + j];
