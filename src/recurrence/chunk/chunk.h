@@ -23,7 +23,8 @@ static inline float *lnt_carve_floats(lnt_carve *w, int64_t n) { return lnt_carv
 /* The factors of a scalar gate inside a chunk, from g_i = g[i*stride] (NULL: no gate), G = inclusive sums of g:
  *   mask[i,j] = e^{G_i - G_j} for j <= i, 0 above      from_start[i] = e^{G_i}      to_end[i] = e^{G_last - G_i}
  * The state's own decay over the chunk is from_start[n-1]. Exponents are sums of the gates between i and j, built row by row, never differences of
- * cumulative sums: no cancellation, and g = -inf is an exact 0 for every pair that it separates. */
+ * cumulative sums: no cancellation, and g = -inf is an exact 0 for every pair that it separates. (On tiles, which round them, products of two
+ * exponentials where no sum is beyond 40.) */
 void LNT_V(lnt_chunk_decay)(int n, const float *g, int64_t stride, float *mask, int64_t ld, float *from_start, float *to_end);
 
 /* (I + A) X = B, or (I + A)^T X = B, in place of B[n,ldb], `cols` right-hand sides. Reads a[n,lda] strictly below the diagonal only. Substitution
