@@ -66,12 +66,22 @@ static void pass(const head *x, bool gradient)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------------------------------------- */
 
+/* The rows of the next span's tokens t + away .. on their way into the cache while t .. t+n-1 are worked on. */
+static void ahead(const head *x, const void *rows, int64_t t, int64_t n)
+{
+    const lnt_ttt_args *a = x->a;
+    const int64_t next = t + x->away, end = a->cu_seqlens[x->n + 1];
+    if (next >= a->cu_seqlens[x->n]) rows_ahead(rows, a->dtype, next, at_most(n, end - next), a->H, x->h, x->D);
+}
+
 /* Tokens t .. t+n-1: coefficients, gradients. */
 static void learn(const head *x, int64_t t, int64_t n)
 {
     const lnt_ttt_args *a = x->a;
     const int64_t D = x->D;
     coefficients(x, t, n);
+    ahead(x, a->k, t, n);
+    ahead(x, a->v, t, n);
     rows_in(x->k, a->k, a->dtype, t, n, a->H, x->h, D);
     rows_in(x->v, a->v, a->dtype, t, n, a->H, x->h, D);
     times(LNT_MM_SET, n, D, D, x->k, x->start, x->z);
@@ -100,6 +110,7 @@ static void read(const head *x, int64_t t, int64_t n)
 {
     const lnt_ttt_args *a = x->a;
     const int64_t D = x->D, R = x->span;
+    ahead(x, a->q, t, n);
     rows_in(x->q, a->q, a->dtype, t, n, a->H, x->h, D);
     times(LNT_MM_SET, n, D, D, x->q, x->M, x->QM);
     times(LNT_MM_SET, n, D, D, x->q, x->S, x->QS);
@@ -171,6 +182,7 @@ static void back(const head *x, int64_t t, int64_t n)
     const int64_t D = x->D, R = x->span, d2 = square(a), last = (n - 1) * R;
     const float *M_last = x->M_part + last, *S_last = x->S_part + last;
     float *dO = x->o, dkept[LNT_TTT_LONGEST], dlent[LNT_TTT_LONGEST], dM_last[LNT_TTT_LONGEST], dS_last[LNT_TTT_LONGEST];
+    ahead(x, a->dout, t, n);
     rows_in(dO, a->dout, a->dtype, t, n, a->H, x->h, D);
     for (int64_t i = 0; i < n; i++) dkept[i] = ttt_dot(D, dO + i * D, x->QM + i * D), dlent[i] = ttt_dot(D, dO + i * D, x->QS + i * D);
     dkept[n - 1] += ttt_dot(d2, x->M, x->dM);
