@@ -382,6 +382,34 @@ static void states_may_be_absent_one_by_one(void **state)
     linnet_context_destroy(c);
 }
 
+/* Calls of few tokens whose steps a GPU declines, not its chunks: form "auto" takes those. */
+static void few_tokens_by_chunks(void **state)
+{
+    (void)state;
+    static const lnt_recur_case cases[] = {
+        { "mesa", 2, { 5, 8 }, LNT_HEADS(1, 2, 20, 24), .gate = -0.1, .beta = 1, .option = { { "window", 3 } } },
+        { "mesa", 2, { 0, 1 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.1, .beta = 1, .option = { { "window", 64 } } },
+        { "simple_gla", 2, { 5, 1 }, LNT_HEADS(1, 1, 600, 24), .gate = -0.1, .states = true },
+    };
+    linnet_context *c = make_cuda_context();
+    if (!c) skip();
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (int half = 0; half < 2 && wanted(cases[n].op); half++) {
+            const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
+            lnt_problem truth, p;
+            char who[256];
+            describe_case(&cases[n], who, sizeof who);
+            make_truth(c, &cases[n], dtype, &truth);
+            OK(c, lnt_problem_make(c, &cases[n], dtype, dtype, 7, &p));
+            seen most = { 0 };
+            assert_int_equal(run_some(c, &p, who, 1), 1);
+            compare_results(&p, &truth, who, false, &most);
+            lnt_problem_free(&p);
+            lnt_problem_free(&truth);
+        }
+    linnet_context_destroy(c);
+}
+
 /* GPUs whose blocks have 99 KB of shared memory pass more barriers, and have the same bits. */
 static void scans_in_little_shared_memory(void **state)
 {
@@ -816,7 +844,8 @@ int main(int argc, char **argv)
     if (argc > 3) each = strtoll(argv[3], NULL, 10);
     const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference),
         cmocka_unit_test(strengths_of_zero), cmocka_unit_test(absent_inputs_have_gradients),
-        cmocka_unit_test(states_may_be_absent_one_by_one), cmocka_unit_test(mesa_solvers_match_the_cpu),
+        cmocka_unit_test(states_may_be_absent_one_by_one), cmocka_unit_test(few_tokens_by_chunks),
+        cmocka_unit_test(mesa_solvers_match_the_cpu),
                                         cmocka_unit_test(mesa_many_steps_match_reference),
                                         cmocka_unit_test(mesa_unrolled_matches_reference), cmocka_unit_test(mesa_steps_on_the_device),
                                         cmocka_unit_test(mesa_shows_nan_on_the_gpu), cmocka_unit_test(mesa_in_little_shared_memory),
