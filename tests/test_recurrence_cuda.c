@@ -282,6 +282,134 @@ static void strengths_of_zero(void **state)
     linnet_context_destroy(c);
 }
 
+static void leave_out(lnt_problem *p, int i)
+{
+    if (p->data[i]) lnt_free((char *)p->data[i] - LNT_PROBLEM_GUARD);
+    p->data[i] = NULL;
+    lnt_recur_set(&p->call, &p->op->tensors[i], NULL);
+}
+
+/* Inputs that may be absent and are: their gradients are those at what their absence means. */
+static void absent_inputs_have_gradients(void **state)
+{
+    (void)state;
+    static const lnt_recur_case cases[] = {
+        { "gated_delta_product", 3, { 70, 0, 33 }, LNT_HEADS(1, 2, 20, 24), .beta = 1, .states = true, .option = { { "n_householder", 2 } } },
+        { "gated_delta_product", 2, { 130, 9 }, LNT_HEADS(1, 2, 64, 64), .beta = 1, .states = true, .option = { { "n_householder", 2 } } },
+        { "gated_delta_product", 1, { 100 }, LNT_HEADS(2, 2, 128, 128), .beta = 2, .states = true },
+        { "ttt_linear", 2, { 40, 9 }, { { "H", 2 }, { "D", 20 } }, .beta = 0.3, .states = true },
+        { "ttt_mlp", 1, { 40 }, { { "H", 1 }, { "D", 64 }, { "F", 256 } }, .beta = 0.3, .states = true },
+        { "titans", 2, { 33, 20 }, { { "H", 2 }, { "D", 64 } }, .beta = 0.3, .states = true },
+        { "selective_scan", 2, { 40, 33 }, { { "D", 20 }, { "M", 16 } }, .beta = 0.3, .states = true },
+        { "longhorn", 2, { 40, 33 }, { { "D", 20 }, { "M", 16 } }, .beta = 1, .states = true },
+        { "s4d", 2, { 130, 9 }, { { "D", 24 }, { "M", 16 } }, .beta = 0.1, .states = true },
+        { "long_conv", 2, { 40, 7 }, { { "D", 20 }, { "L", 30 }, { "R", 30 } }, .states = true },
+        { "multihead_long_conv", 2, { 40, 7 }, { { "H", 2 }, { "K", 4 }, { "V", 12 }, { "L", 30 }, { "R", 30 } }, .states = true },
+    };
+    linnet_context *c = make_cuda_context();
+    if (!c) skip();
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (int half = 0; half < 2; half++) {
+            const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
+            const lnt_recur_op *op = lnt_recur_find(cases[n].op);
+            for (int i = 0; op->impls[i]; i++) {
+                const lnt_recur_impl *impl = op->impls[i];
+                if (impl->device != LNT_DEVICE_CUDA || impl->needs > c->device->capability || !impl->put_backward) continue;
+                if (!asked_for(&cases[n], impl) || tokens_of(&cases[n]) > most_tokens) continue;
+                lnt_problem p[2];
+                char who[384];
+                int at = snprintf(who, sizeof who, "%s %s, without what may be absent, ", impl->name, lnt_dtype_name(dtype));
+                describe_case(&cases[n], who + at, sizeof who - (size_t)at);
+                for (int t = 0; t < 2; t++) {
+                    OK(c, lnt_problem_make(c, &cases[n], t ? LINNET_F64 : dtype, dtype, 7, &p[t]));
+                    for (int k = 0; op->tensors[k].name; k++)
+                        if (op->tensors[k].absent && op->tensors[k].role == LNT_T_INPUT) leave_out(&p[t], k);
+                }
+                OK(c, lnt_problem_run(c, &p[1], false));
+                OK(c, lnt_problem_run(c, &p[1], true));
+                p[0].r.impl = impl->name;
+                seen most = { 0 };
+                if (run_both(c, &p[0], who)) compare(&p[0], &p[1], who, &most);
+                for (int t = 0; t < 2; t++) lnt_problem_free(&p[t]);
+            }
+        }
+    linnet_context_destroy(c);
+}
+
+/* Of several initial states one that is not given is zeros, whatever the others are. */
+static void states_may_be_absent_one_by_one(void **state)
+{
+    (void)state;
+    static const lnt_recur_case cases[] = {
+        { "multihead_long_conv", 2, { 40, 7 }, { { "H", 2 }, { "K", 4 }, { "V", 12 }, { "L", 30 }, { "R", 30 } }, .states = true },
+        { "simple_gla", 2, { 40, 7 }, LNT_HEADS(1, 2, 20, 24), .gate = -0.1, .states = true, .option = { { "normalize", 1 } } },
+        { "simple_gla", 1, { 100 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.1, .states = true, .option = { { "normalize", 1 } } },
+        { "mlstm", 2, { 70, 7 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.1, .states = true },
+        { "mesa", 2, { 70, 7 }, LNT_HEADS(1, 2, 64, 64), .gate = -0.1, .beta = 1, .states = true },
+        { "wkv", 2, { 40, 7 }, { { "D", 20 } }, .states = true },
+        { "slstm", 2, { 20, 7 }, { { "H", 2 }, { "D", 20 }, { "E", 80 } }, .states = true },
+        { "ttt_linear", 2, { 40, 9 }, { { "H", 1 }, { "D", 20 } }, .beta = 0.3, .states = true },
+        { "titans", 2, { 33, 20 }, { { "H", 1 }, { "D", 64 } }, .beta = 0.3, .states = true },
+    };
+    linnet_context *c = make_cuda_context();
+    if (!c) skip();
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (int half = 0; half < 2; half++) {
+            const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
+            const lnt_recur_op *op = lnt_recur_find(cases[n].op);
+            for (int k = 0; op->tensors[k].name; k++)
+                for (int i = 0; op->impls[i] && op->tensors[k].role == LNT_T_STATE; i++) {
+                    const lnt_recur_impl *impl = op->impls[i];
+                    if (impl->device != LNT_DEVICE_CUDA || impl->needs > c->device->capability) continue;
+                    if (!asked_for(&cases[n], impl) || tokens_of(&cases[n]) > most_tokens) continue;
+                    lnt_problem p[2];
+                    char who[384];
+                    int at = snprintf(who, sizeof who, "%s %s, without %s, ", impl->name, lnt_dtype_name(dtype), op->tensors[k].name);
+                    describe_case(&cases[n], who + at, sizeof who - (size_t)at);
+                    for (int t = 0; t < 2; t++) {
+                        OK(c, lnt_problem_make(c, &cases[n], t ? LINNET_F64 : dtype, dtype, 7, &p[t]));
+                        leave_out(&p[t], k);
+                    }
+                    OK(c, lnt_problem_run(c, &p[1], false));
+                    OK(c, lnt_problem_run(c, &p[1], true));
+                    p[0].r.impl = impl->name;
+                    seen most = { 0 };
+                    const int directions = run_some(c, &p[0], who, impl->put_backward ? 2 : 1);
+                    if (directions) compare_results(&p[0], &p[1], who, directions == 2, &most);
+                    for (int t = 0; t < 2; t++) lnt_problem_free(&p[t]);
+                }
+        }
+    linnet_context_destroy(c);
+}
+
+/* Calls of few tokens whose steps a GPU declines, not its chunks: form "auto" takes those. */
+static void few_tokens_by_chunks(void **state)
+{
+    (void)state;
+    static const lnt_recur_case cases[] = {
+        { "mesa", 2, { 5, 8 }, LNT_HEADS(1, 2, 20, 24), .gate = -0.1, .beta = 1, .option = { { "window", 3 } } },
+        { "mesa", 2, { 0, 1 }, LNT_HEADS(1, 1, 64, 64), .gate = -0.1, .beta = 1, .option = { { "window", 64 } } },
+        { "simple_gla", 2, { 5, 1 }, LNT_HEADS(1, 1, 600, 24), .gate = -0.1, .states = true },
+    };
+    linnet_context *c = make_cuda_context();
+    if (!c) skip();
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (int half = 0; half < 2 && wanted(cases[n].op); half++) {
+            const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
+            lnt_problem truth, p;
+            char who[256];
+            describe_case(&cases[n], who, sizeof who);
+            make_truth(c, &cases[n], dtype, &truth);
+            OK(c, lnt_problem_make(c, &cases[n], dtype, dtype, 7, &p));
+            seen most = { 0 };
+            assert_int_equal(run_some(c, &p, who, 1), 1);
+            compare_results(&p, &truth, who, false, &most);
+            lnt_problem_free(&p);
+            lnt_problem_free(&truth);
+        }
+    linnet_context_destroy(c);
+}
+
 /* GPUs whose blocks have 99 KB of shared memory pass more barriers, and have the same bits. */
 static void scans_in_little_shared_memory(void **state)
 {
@@ -715,7 +843,9 @@ int main(int argc, char **argv)
     if (argc > 2) most_tokens = strtoll(argv[2], NULL, 10);
     if (argc > 3) each = strtoll(argv[3], NULL, 10);
     const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference),
-        cmocka_unit_test(strengths_of_zero), cmocka_unit_test(mesa_solvers_match_the_cpu),
+        cmocka_unit_test(strengths_of_zero), cmocka_unit_test(absent_inputs_have_gradients),
+        cmocka_unit_test(states_may_be_absent_one_by_one), cmocka_unit_test(few_tokens_by_chunks),
+        cmocka_unit_test(mesa_solvers_match_the_cpu),
                                         cmocka_unit_test(mesa_many_steps_match_reference),
                                         cmocka_unit_test(mesa_unrolled_matches_reference), cmocka_unit_test(mesa_steps_on_the_device),
                                         cmocka_unit_test(mesa_shows_nan_on_the_gpu), cmocka_unit_test(mesa_in_little_shared_memory),

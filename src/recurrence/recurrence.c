@@ -153,6 +153,14 @@ static bool runs_on(const lnt_recur_op *op, lnt_device_kind kind)
     return false;
 }
 
+/* Something here takes the call in its form. */
+static bool is_taken(const lnt_ctx *c, const lnt_recur_head *a, bool backward)
+{
+    for (const lnt_recur_impl *const *i = a->op->impls; *i; i++)
+        if (!refusal(c->device, i, a, backward)) return true;
+    return false;
+}
+
 static linnet_status choose(lnt_ctx *c, const lnt_recur_head *a, bool backward, bool query, const lnt_recur_impl **out)
 {
     const lnt_recur_op *op = a->op;
@@ -209,6 +217,8 @@ static linnet_status resolve(lnt_ctx *c, const void *args, bool backward, bool q
         a->form = LINNET_FORM_CHUNK;
         a->chunk = longest > 1 ? (int32_t)longest : 1;
     }
+    /* a GPU has no reference that would take a short call which its steps decline (K is too large, a window) */
+    if (any && a->form == LINNET_FORM_RECURRENT && !is_taken(c, a, backward)) a->form = LINNET_FORM_CHUNK;
     LNT_TRY(choose(c, a, backward, query, impl));
     if (!any || *impl != last_of(op) || a->form == LINNET_FORM_RECURRENT) return LINNET_OK;
     a->form = LINNET_FORM_RECURRENT; /* what has no chunks goes token by token, before the reference is asked */

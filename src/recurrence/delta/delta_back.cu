@@ -260,7 +260,7 @@ __device__ __forceinline__ void put_gate_gradient(const outputs_args &p, float l
     for (int j = 0; j < 2; j++) {
         const int i = lane + 32 * j;
         const int64_t at = (token + i) * p.Hv + h;
-        if (i < rows) p.dg[at] = lnt_gate_resets(p.g[at]) ? 0.f : j ? high : low;
+        if (i < rows) p.dg[at] = p.g && lnt_gate_resets(p.g[at]) ? 0.f : j ? high : low; /* no g: decays of 1 */
     }
 }
 
@@ -303,7 +303,7 @@ template <int K, int V, bool WITH_PAIRS> __global__ __launch_bounds__(THREADS, 2
     const int64_t index = item;
     const int64_t token = entry.y, at_v = (token * p.Hv + h) * V, at_k = (token * p.Hq + hq) * K;
     const int rows = entry.z;
-    const bool gated = p.g != NULL;
+    const bool gated = p.g || p.dg; /* what a decay would have brought is asked for where there is none, too */
     const bf16 *S = p.S + index * (K * V), *dS = p.dS + index * (K * V);
     load_tile<V, C>(base + L::dO, p.d_o ? p.d_o + at_v : NULL, (int64_t)p.Hv * V, rows, p.k);
     load_tile<V, C>(base + L::dZ, p.dv + at_v, (int64_t)p.Hv * V, rows, p.k);

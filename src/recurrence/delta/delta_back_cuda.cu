@@ -304,7 +304,7 @@ __device__ void put_gate_gradient(const outputs_shared &w, const problem &p, chu
     for (int i = c.n - 1; i >= 0; i--) {
         int64_t at = (c.first + i) * p.Hv + h;
         sum += w.dG[i];
-        p.dg[at] = lnt_gate_shut(lnt_gate(p.g[at])) ? 0.0f : sum;
+        p.dg[at] = p.g && lnt_gate_shut(lnt_gate(p.g[at])) ? 0.0f : sum; /* no g: decays of 1 */
     }
 }
 

@@ -18,10 +18,10 @@ __device__ __forceinline__ const T *row_at(const conv_args &a, const void *rows,
     return p >= 0 ? (const T *)rows + (first + p) * columns : (const T *)state + ((n + 1) * a.R + p) * columns;
 }
 
-/* Lags that token t sees. */
-__device__ __forceinline__ int64_t lags_of(const conv_args &a, int64_t t)
+/* Lags that token t sees, of a state's rows too where they are `there`. */
+__device__ __forceinline__ int64_t lags_of(const conv_args &a, int64_t t, bool there)
 {
-    const int64_t past = a.v0 ? a.R : 0, all = t + past + 1;
+    const int64_t all = t + (there ? a.R : 0) + 1;
     return a.L < all ? a.L : all;
 }
 
@@ -34,7 +34,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) token_kernel(co
     const int64_t D = a.H, n = blockIdx.z, first = a.cu_seqlens_device[n], len = a.cu_seqlens_device[n + 1] - first;
     const int64_t d = (int64_t)blockIdx.x * LANES + lane, t = blockIdx.y;
     if (t >= len) return;
-    const int64_t lags = lags_of(a, t);
+    const int64_t lags = lags_of(a, t, a.v0);
     float sum = 0.0f;
     if (d < D)
 #pragma unroll 4
@@ -58,7 +58,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) heads_token_ker
     const int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
     const int64_t h = blockIdx.x, t = blockIdx.y, n = blockIdx.z, first = a.cu_seqlens_device[n], len = a.cu_seqlens_device[n + 1] - first;
     if (t >= len) return;
-    const int64_t keys = (int64_t)a.H * a.K, values = (int64_t)a.H * a.V, lags = lags_of(a, t);
+    const int64_t keys = (int64_t)a.H * a.K, values = (int64_t)a.H * a.V;
+    const int64_t lags = lags_of(a, t, a.k0 && a.v0); /* keys or values that are zeros bring nothing */
     const T *q = (const T *)a.q + (first + t) * keys + h * a.K;
     for (int64_t j0 = 0; j0 < a.V; j0 += THREADS) {
         const int64_t j = j0 + threadIdx.x;
