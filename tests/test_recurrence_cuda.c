@@ -769,6 +769,46 @@ static void mesa_in_little_shared_memory(void **state)
     linnet_context_destroy(c);
 }
 
+/* Steps behind the one that solves the system leave its solution alone: few columns, or many steps without a tolerance. */
+static void mesa_steps_behind_the_solution(void **state)
+{
+    (void)state;
+    static const lnt_recur_case shapes[] = {
+        { "mesa", 2, { 5, 1 }, LNT_HEADS(1, 2, 1, 3), .gate = -0.1, .beta = 1 },
+        { "mesa", 2, { 1, 9 }, LNT_HEADS(1, 2, 20, 24), .gate = -0.1, .beta = 1 },
+    };
+    static const int solvers[] = { LNT_CG_LEVEL, LNT_CG_JACOBI, LNT_CG_PLAIN };
+    linnet_context *c = wanted("mesa behind the solution") ? make_cuda_context() : NULL;
+    if (!c) skip();
+    for (int run = 0; run < 2 * 3 * 2 * 2; run++) { /* shape, solver, guess, steps */
+        lnt_problem p[2];
+        for (int i = 0; i < 2; i++) {
+            OK(c, lnt_problem_make(c, &shapes[run / 12], i ? LINNET_F64 : LINNET_F32, LINNET_F32, 3, &p[i]));
+            const int lambda = tensor_named(&p[i], "lambda"); /* a model begins with Lambdas that are alike */
+            for (int64_t e = 0; e < lnt_recur_elements(&p[i].call, lambda); e++)
+                lnt_store_element(p[i].data[lambda], i ? LINNET_F64 : LINNET_F32, e, 1);
+        }
+        OK(c, lnt_problem_run(c, &p[1], false));
+        for (int i = 0; p[0].op->impls[i]; i++) {
+            const lnt_recur_impl *impl = p[0].op->impls[i];
+            if (impl->device != LNT_DEVICE_CUDA || impl->needs > c->device->capability) continue;
+            mesa_args(&p[0])->cg_solver = solvers[run / 4 % 3];
+            mesa_args(&p[0])->cg_guess = run / 2 % 2;
+            mesa_args(&p[0])->cg_max_steps = run % 2 ? 200 : 40;
+            mesa_args(&p[0])->cg_tolerance = 0;
+            p[0].r.impl = impl->name;
+            const linnet_status s = lnt_problem_run(c, &p[0], false);
+            char who[128];
+            snprintf(who, sizeof who, "%s, solver %d, guess %d, %d steps", impl->name, solvers[run / 4 % 3], run / 2 % 2, run % 2 ? 200 : 40);
+            if (s == LINNET_EUNSUPPORTED) continue;
+            OK(c, s);
+            same(&p[0], &p[1], "o", 1e-5, who);
+        }
+        for (int i = 0; i < 2; i++) lnt_problem_free(&p[i]);
+    }
+    linnet_context_destroy(c);
+}
+
 /* A number of steps that is read on the device gives the bits of the same number in the call: all ways to solve, none included. */
 static void mesa_steps_on_the_device(void **state)
 {
@@ -845,7 +885,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference),
         cmocka_unit_test(strengths_of_zero), cmocka_unit_test(absent_inputs_have_gradients),
         cmocka_unit_test(states_may_be_absent_one_by_one), cmocka_unit_test(few_tokens_by_chunks),
-        cmocka_unit_test(mesa_solvers_match_the_cpu),
+        cmocka_unit_test(mesa_steps_behind_the_solution), cmocka_unit_test(mesa_solvers_match_the_cpu),
                                         cmocka_unit_test(mesa_many_steps_match_reference),
                                         cmocka_unit_test(mesa_unrolled_matches_reference), cmocka_unit_test(mesa_steps_on_the_device),
                                         cmocka_unit_test(mesa_shows_nan_on_the_gpu), cmocka_unit_test(mesa_in_little_shared_memory),

@@ -203,7 +203,7 @@ extern "C" linnet_status lnt_conv_group_cuda(const lnt_call *calls, int count)
         conv_args *a = &g.a[g.count];
         fits = group_member(&calls[i], pair, a);
         g.first[g.count++] = blocks;
-        blocks += forward_blocks<any4>(*a, true);
+        if (fits) blocks += forward_blocks<any4>(*a, true); /* fewer than four columns make none */
         i += pair;
     }
     if (fits) {

@@ -439,13 +439,32 @@ static void run_grid(const config &c, const std::function<void()> &body)
         run_blocks(c, block, own.data());
     }
 }
+int gpu()
+{
+    static const int asked = getenv("EMU_GPU") ? atoi(getenv("EMU_GPU")) : 90;
+    return asked;
+}
+size_t block_room() { return gpu() == 90 ? 232448 : gpu() == 80 ? 166912 : 101376; }
+static thread_local cudaError_t last = cudaSuccess;
+cudaError_t last_error()
+{
+    const cudaError_t e = last;
+    return last = cudaSuccess, e;
+}
+/* What a GPU's driver says of a launch. */
+static cudaError_t judge(const config &c)
+{
+    if (c.blocks.x > 0x7fffffffu || c.blocks.y > 65535 || c.blocks.z > 65535) return cudaErrorInvalidConfiguration;
+    if (!((int64_t)c.blocks.x * c.blocks.y * c.blocks.z) || !(c.threads.x * c.threads.y * c.threads.z)) return cudaErrorInvalidConfiguration;
+    if (c.shared > block_room() || c.threads.x * c.threads.y * c.threads.z > MOST_THREADS) return cudaErrorInvalidValue;
+    return c.cluster > MOST_BLOCKS || c.blocks.x % (unsigned)c.cluster ? cudaErrorNotSupported : cudaSuccess;
+}
 cudaError_t put(const config &c, std::function<void()> body)
 {
-    if (!(c.blocks.x * c.blocks.y * c.blocks.z) || !(c.threads.x * c.threads.y * c.threads.z)) return cudaErrorInvalidConfiguration;
-    if (c.shared > SHARED || c.threads.x * c.threads.y * c.threads.z > MOST_THREADS) return cudaErrorInvalidValue;
-    if (c.cluster > MOST_BLOCKS || c.blocks.x % (unsigned)c.cluster) return cudaErrorNotSupported;
-    later([=] { run_grid(c, body); });
-    return cudaSuccess;
+    const cudaError_t e = judge(c);
+    if (e == cudaSuccess) later([=] { run_grid(c, body); });
+    else last = e;
+    return e;
 }
 void record(bool begin, graph **out)
 {

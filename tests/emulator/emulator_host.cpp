@@ -17,13 +17,18 @@ struct tensor_map {
 };
 } // namespace emu
 
+namespace emu { /* emulator.cpp */
+int gpu();
+size_t block_room();
+cudaError_t last_error();
+}
 #define API extern "C" cudaError_t CUDARTAPI
 
 API cudaGetDeviceCount(int *n) { return *n = 1, cudaSuccess; }
 API cudaSetDevice(int) { return cudaSuccess; }
 API cudaGetDevice(int *d) { return *d = 0, cudaSuccess; }
 API cudaDriverGetVersion(int *v) { return *v = 13000, cudaSuccess; }
-API cudaGetLastError() { return cudaSuccess; }
+API cudaGetLastError() { return emu::last_error(); }
 extern "C" const char *CUDARTAPI cudaGetErrorString(cudaError_t e)
 {
     static thread_local char text[64];
@@ -33,22 +38,22 @@ extern "C" const char *CUDARTAPI cudaGetErrorString(cudaError_t e)
 API cudaGetDeviceProperties(cudaDeviceProp *p, int)
 {
     memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "emulated sm_90");
-    p->major = 9;
+    snprintf(p->name, sizeof p->name, "emulated sm_%d", emu::gpu());
+    p->major = emu::gpu() / 10, p->minor = emu::gpu() % 10;
     p->multiProcessorCount = 4;
     p->totalGlobalMem = (size_t)8 << 30;
-    p->sharedMemPerBlockOptin = 232448;
-    p->sharedMemPerMultiprocessor = 233472;
+    p->sharedMemPerBlockOptin = emu::block_room();
+    p->sharedMemPerMultiprocessor = emu::block_room() + 1024;
     return cudaSuccess;
 }
 API cudaDeviceGetAttribute(int *value, cudaDeviceAttr a, int)
 {
     switch (a) {
     case cudaDevAttrMultiProcessorCount: *value = 4; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 232448; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 233472; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)emu::block_room(); break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = (int)emu::block_room() + 1024; break;
     case cudaDevAttrReservedSharedMemoryPerBlock: *value = 1024; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = emu::gpu() / 10; break;
     case cudaDevAttrL2CacheSize: *value = 50 << 20; break;
     default: *value = 0;
     }

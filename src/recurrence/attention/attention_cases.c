@@ -24,5 +24,6 @@ const lnt_recur_case lnt_attention_cases[] = {
     { "attention", 2, { 256, 70 }, { { "Hq", 1 }, { "Hk", 1 }, { "K", 128 }, { "V", 128 } }, .option = { { "window", 256 } } },
     { "attention", 1, { 520 }, { { "Hq", 6 }, { "Hk", 3 }, { "K", 128 }, { "V", 128 } }, .gate = 0 },
     { "attention", 3, { 270, 1, 390 }, { { "Hq", 9 }, { "Hk", 9 }, { "K", 64 }, { "V", 64 } }, .option = { { "window", 200 } } },
+    { "attention", 2, { 70, 9 }, { { "Hq", 2 }, { "Hk", 1 }, { "K", 256 }, { "V", 200 } }, .gate = 0 }, /* more than 99 KB of shared memory */
     { 0 },
 };

@@ -5,7 +5,7 @@
  *
  * Backward has a pass for dk and dv, which walks down the queries of every head that reads a key head, and one for dq, which walks down the keys:
  * every sum has one owner and one order. */
-#include "device/cuda.cuh"
+#include "recurrence/recur_cuda.cuh"
 
 extern "C" {
 #include "recurrence/attention/attention_gpu.h"
@@ -236,16 +236,25 @@ template <typename Kernel> void launch(Kernel *kernel, const problem &a, int64_t
     kernel<<<dim3((unsigned)lnt_div_up(rows, B), (unsigned)heads, (unsigned)sequences), THREADS, bytes, stream>>>(a);
 }
 
-template <typename T> void forward(const lnt_recur_args *a, cudaStream_t stream)
+/* Floats of shared memory that a block has. */
+struct forms {
+    int forward, keys, queries;
+};
+forms forms_of(const lnt_recur_args *a)
 {
     const int Ks = padded(a->K), Vs = padded(a->V);
-    launch(forward_kernel<T>, problem_of(a), a->longest, a->Hq, a->sequences, B * (2 * Ks + Vs + B + 1), stream);
+    return {B * (2 * Ks + Vs + B + 1), 2 * B * (Ks + Vs + B + 1), B * (2 * Ks + 2 * Vs + B + 1)};
+}
+
+template <typename T> void forward(const lnt_recur_args *a, cudaStream_t stream)
+{
+    launch(forward_kernel<T>, problem_of(a), a->longest, a->Hq, a->sequences, forms_of(a).forward, stream);
 }
 
 template <typename T> void backward(const lnt_recur_args *a, cudaStream_t stream)
 {
     problem p = problem_of(a);
-    const int Ks = padded(a->K), Vs = padded(a->V);
+    const forms of = forms_of(a);
     const int64_t rows = a->tokens * a->Hq, longest = a->longest;
     p.delta = (const float *)a->workspace;
     if (!a->do_) { /* no gradient came in */
@@ -258,17 +267,19 @@ template <typename T> void backward(const lnt_recur_args *a, cudaStream_t stream
     if (rows) delta_kernel<T><<<(unsigned)lnt_div_up(rows, 8), 256, 0, stream>>>((const T *)a->o, (const T *)a->do_, (float *)a->workspace, rows,
                                                                                  a->V);
     if (a->dk || a->dv)
-        launch(key_gradient_kernel<T>, p, longest + a->offset, a->Hk, a->sequences, 2 * B * (Ks + Vs + B + 1), stream);
+        launch(key_gradient_kernel<T>, p, longest + a->offset, a->Hk, a->sequences, of.keys, stream);
     p.out = a->dq;
-    if (a->dq) launch(query_gradient_kernel<T>, p, longest, a->Hq, a->sequences, B * (2 * Ks + 2 * Vs + B + 1), stream);
+    if (a->dq) launch(query_gradient_kernel<T>, p, longest, a->Hq, a->sequences, of.queries, stream);
 }
 
 const char *declines(const void *args, bool backward)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
-    (void)backward;
+    const forms of = forms_of(a);
+    const int floats = !backward ? of.forward : of.keys > of.queries ? of.keys : of.queries;
     if (a->K > 256 || a->V > 256) return "a head has more than 256 columns";
     if (a->sequences > 65535) return "more than 65535 sequences";
+    if (floats * (int)sizeof(float) > lnt_block_room()) return "the GPU has too little shared memory"; /* 99 KB on sm_86 and sm_89 */
     return nullptr;
 }
 

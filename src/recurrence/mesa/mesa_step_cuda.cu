@@ -249,6 +249,9 @@ __device__ __forceinline__ void put_norm(const step_args<T> &a, const step_place
     if (threadIdx.x % 2 == 0 && at.own < a.V) ((T *)a.norm.y)[row + at.own] = from_float<T>(y * weight * rsqrtf(fmaf(sum[0], mean, a.norm.eps)));
 }
 
+/* Of a sum of W products in float32, its terms up to some times as large as it. */
+constexpr float ROUNDING = 1e-5f;
+
 /* All tokens of a value head. PACKED: K and V are multiples of 4, pointers and strides of 16 bytes, and there is shared memory for the states. HALF:
  * a.half, never with PACKED. Long: H, G and the step's numbers are in registers from the first token to the last. */
 template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds__(2 * W) void mesa_step(const __grid_constant__ step_args<T> a)
@@ -396,8 +399,10 @@ template <typename T, int W, bool PACKED, bool HALF> __global__ __launch_bounds_
                 break;
             }
             const float alpha = __fdividef(delta, curve + a.absolute);
-            const float next = fmaxf(fmaf(alpha, fmaf(alpha, sums[2], -2.0f * sums[1]), delta), 0.0f);
-            const float beta_p = __fdividef(next, delta + a.absolute);
+            /* r.z of the step to come, which these sums know to their rounding alone: below that, where a solve has converged, a ratio made of it
+             * could all but cancel z, and the next step would be as much too long. Such a step goes along z. */
+            const float next = fmaf(alpha, fmaf(alpha, sums[2], -2.0f * sums[1]), delta);
+            const float beta_p = next > ROUNDING * delta ? __fdividef(next, delta + a.absolute) : 0.0f;
             x += alpha * mine_p;
             mine -= alpha * mine_w;
             mine_p = mine_m * mine + beta_p * mine_p;

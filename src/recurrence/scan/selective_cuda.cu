@@ -589,10 +589,20 @@ size_t workspace(const void *args, bool back, int)
 }
 size_t fore_workspace(const void *args, bool, int) { return workspace(args, false, 1); }
 
-const char *declines(const void *args, bool)
+/* Shared memory that a block on the way back has at least. */
+size_t back_bytes(const lnt_selective_args *a)
+{
+    const int size = size_of(a);
+    return size == 16   ? back_shared<shape_of<16>>::bytes(false)
+           : size == 32 ? back_shared<shape_of<32>>::bytes(false)
+           : size == 64 ? back_shared<shape_of<64>>::bytes(false)
+                        : back_shared<shape_of<128>>::bytes(false);
+}
+const char *declines(const void *args, bool back)
 {
     const lnt_selective_args *a = (const lnt_selective_args *)args;
     if (a->M > WIDEST) return "at most 128 numbers of a channel's state are offered";
+    if (back && back_bytes(a) > (size_t)lnt_block_room()) return "the GPU has too little shared memory"; /* 99 KB on sm_86 and sm_89 */
     return a->sequences >= ((int64_t)1 << 31) / strips_of(a) ? "too many sequences" : NULL;
 }
 
