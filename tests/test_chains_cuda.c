@@ -41,6 +41,7 @@ static const recipe layers[] = {
     {"mesa, capped", "mesa_net", {{"hidden_size", "128"}, {"num_heads", "2"}, {"head_dim", "64"}, {"gamma_cap", "0.5"}}},
     {"comba, a rule in no known chain", "comba", {{"hidden_size", "128"}, {"num_heads", "2"}, {"head_dim", "64"}, {"expand_v", "1"}}},
     {"gated delta net, heads of a column", "gated_deltanet", {{"hidden_size", "48"}, {"num_heads", "3"}, {"head_dim", "1"}}},
+    {"slstm, heads in parts", "slstm", {{"hidden_size", "256"}, {"num_heads", "1"}}},
     {"mesa, gated", "mesa_net", {{"hidden_size", "256"}, {"num_heads", "2"}, {"head_dim", "128"}, {"use_output_gate", "true"}}},
 };
 enum { LAYERS = sizeof layers / sizeof layers[0], STEPS = 4, MOST = 10, HELD = 7 };

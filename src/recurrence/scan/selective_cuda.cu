@@ -461,8 +461,6 @@ __global__ __launch_bounds__(SMALL_THREADS) void parts_kernel(T *dB, T *dC, cons
 
 /* ---- calls ------------------------------------------------------------------------------------------------------------------------------- */
 
-/* M up to 16, 32, 64, 128. */
-int size_of(const lnt_selective_args *a) { return a->M <= 16 ? 16 : a->M <= 32 ? 32 : a->M <= 64 ? 64 : 128; }
 template <int SIZE> struct shape_for {
     using type = shape<32, SIZE / 32>;
 };
@@ -470,6 +468,12 @@ template <> struct shape_for<16> {
     using type = shape<8, 2, 8, 16>;
 };
 template <int SIZE> using shape_of = typename shape_for<SIZE>::type;
+/* M up to 16, 32, 64, 128. The way back of 64 has more shared memory than that of 128, and more than the 99 KB of sm_86 and sm_89. */
+int size_of(const lnt_selective_args *a)
+{
+    const bool roomy = a->M > 32 && a->M <= 64 && back_shared<shape_of<64>>::bytes(false) <= (size_t)lnt_block_room();
+    return a->M <= 16 ? 16 : a->M <= 32 ? 32 : roomy ? 64 : 128;
+}
 /* The walk that keeps states has no sums over lanes, which one number in a lane would double: twice the warps wait for the exponentials. */
 template <int SIZE> using keeping_shape = std::conditional_t<SIZE == 16, shape<16, 1, 16, 16>, shape_of<SIZE>>;
 int64_t strips_of(const lnt_selective_args *a)
@@ -589,20 +593,10 @@ size_t workspace(const void *args, bool back, int)
 }
 size_t fore_workspace(const void *args, bool, int) { return workspace(args, false, 1); }
 
-/* Shared memory that a block on the way back has at least. */
-size_t back_bytes(const lnt_selective_args *a)
-{
-    const int size = size_of(a);
-    return size == 16   ? back_shared<shape_of<16>>::bytes(false)
-           : size == 32 ? back_shared<shape_of<32>>::bytes(false)
-           : size == 64 ? back_shared<shape_of<64>>::bytes(false)
-                        : back_shared<shape_of<128>>::bytes(false);
-}
-const char *declines(const void *args, bool back)
+const char *declines(const void *args, bool)
 {
     const lnt_selective_args *a = (const lnt_selective_args *)args;
     if (a->M > WIDEST) return "at most 128 numbers of a channel's state are offered";
-    if (back && back_bytes(a) > (size_t)lnt_block_room()) return "the GPU has too little shared memory"; /* 99 KB on sm_86 and sm_89 */
     return a->sequences >= ((int64_t)1 << 31) / strips_of(a) ? "too many sequences" : NULL;
 }
 

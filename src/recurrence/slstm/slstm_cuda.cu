@@ -462,7 +462,7 @@ size_t words_bytes(const lnt_slstm_args *a, bool back, int most)
 size_t workspace(const void *args, bool back, int)
 {
     const lnt_slstm_args *a = (const lnt_slstm_args *)args;
-    return words_bytes(a, back, MOST_CTAS) + (back ? (size_t)(a->tokens * a->H * 5 * a->D) * sizeof(float) : 0);
+    return words_bytes(a, back, MOST_CTAS) + (size_t)(back ? a->tokens * a->H * 5 * a->D : a->sequences * a->H * a->D) * sizeof(float);
 }
 size_t fore_workspace(const void *args, bool, int) { return workspace(args, false, 1); }
 
@@ -489,6 +489,13 @@ void put_kernel(const lnt_slstm_args *a, slstm_args p, bool back, const lnt_cuda
     p.shift = shift_of(a, most), p.parts = (int)lnt_div_up(a->D, (int64_t)1 << p.shift);
     while (rows << p.shift > THREADS) rows /= 4; /* a cell a thread */
     for (p.lanes = 32; p.lanes < p.D && p.lanes < THREADS;) p.lanes *= 2;
+    /* A part reads the whole head's y0. Of one token nobody waits for the others, and a part that is done may write yT, in the same place, first. */
+    if (!back && p.parts > 1 && p.y0 && p.y0 == p.yT) {
+        float *before = (float *)((char *)a->workspace + words_bytes(a, false, MOST_CTAS));
+        lnt_cuda_note((lnt_cuda *)d, cudaMemcpyAsync(before, p.y0, (size_t)(a->sequences * a->H * a->D) * sizeof(float), cudaMemcpyDeviceToDevice,
+                                                     d->stream));
+        p.y0 = before;
+    }
     if (a->longest > 1 || back) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(p.words, 0, words_bytes(a, back, most), d->stream));
     LNT_BY_TYPE(a->dtype, T, (rows == 16 ? put_rows<T, 16> : rows == 4 ? put_rows<T, 4> : put_rows<T, 1>)(p, back, d));
 }
