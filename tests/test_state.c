@@ -264,16 +264,22 @@ static void inside_of(const char *name, linnet_model *m)
     linnet_session_destroy(s);
 }
 
-/* Whether the device has all that the model needs; where not, that is said. */
+/* Whether the device takes the model's prompts and its steps; where not, that is said. */
 static bool offered(const char *name, linnet_model *m)
 {
-    static float one[VOCAB];
-    const int64_t id = 1;
-    const linnet_status s = linnet_model_logits(c, m, &id, 1, 1, one);
-    if (s != LINNET_EUNSUPPORTED) return true;
-    if (!on_gpu) fail_msg("%s: %s", name, linnet_error_message(c));
-    print_message("  %s: %s\n", name, linnet_error_message(c));
-    return false;
+    static const int32_t ids[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
+    float last[VOCAB];
+    linnet_session *s = session_of(m, 1, 10, 0, 9);
+    linnet_state *state = state_of(s);
+    linnet_session_call step = step_of(state, ids + 9, last), prompt = step;
+    prompt.ids = ids, prompt.n_ids = 9;
+    linnet_status ran = linnet_session_run(s, &prompt, 1);
+    if (ran == LINNET_OK) ran = linnet_session_run(s, &step, 1);
+    if (ran == LINNET_EUNSUPPORTED && !on_gpu) fail_msg("%s: %s", name, linnet_error_message(c));
+    if (ran == LINNET_EUNSUPPORTED) print_message("  %s: %s\n", name, linnet_error_message(c));
+    linnet_state_destroy(state);
+    linnet_session_destroy(s);
+    return ran != LINNET_EUNSUPPORTED;
 }
 
 static const char *models = "*"; /* the pattern of their names */
