@@ -471,7 +471,7 @@ static linnet_status loop(run *r)
 static linnet_status say_left(run *r, linnet_status s)
 {
     const char *smaller = "A new run with a smaller --learning-rate may get further.";
-    if (s == LINNET_OK || s == LINNET_EINTERRUPTED) return s;
+    if (s == LINNET_OK || s == LINNET_EINTERRUPTED || s == LINNET_EUNSUPPORTED) return s; /* the last: its own hint says what to do */
     if (s == LINNET_EINVAL && r->kept) return lnt_hint(r->c, "The checkpoint of step %lld is untouched. %s", (long long)r->kept, smaller);
     if (s == LINNET_EINVAL) return lnt_hint(r->c, "No checkpoint had been written. %s", smaller);
     if (lnt_run_folder_resumable(&r->folder)) return lnt_hint(r->c, "There is a checkpoint: go on from it with --resume.");
