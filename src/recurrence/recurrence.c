@@ -165,7 +165,7 @@ static linnet_status choose(lnt_ctx *c, const lnt_recur_head *a, bool backward, 
 {
     const lnt_recur_op *op = a->op;
     bool tell = c->verbose_dispatch && !query;
-    const char *direction = backward ? "backward" : "forward";
+    const char *direction = backward ? "backward" : "forward", *least = NULL; /* why the most general one of the form does not take it */
     for (const lnt_recur_impl *const *i = op->impls; *i; i++) {
         if (a->impl && strcmp(a->impl, (*i)->name) != 0) continue;
         const char *why = refusal(c->device, i, a, backward);
@@ -176,14 +176,16 @@ static linnet_status choose(lnt_ctx *c, const lnt_recur_head *a, bool backward, 
         }
         if (a->impl) return lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s cannot run as %s: %s", op->name, direction, (*i)->name, why);
         if (tell) lnt_log(c, "dispatch: %s %s refuses %s: %s", op->name, direction, (*i)->name, why);
+        if (!lacking(c->device, *i) && (*i)->form == a->form) least = why;
     }
     if (a->impl) return no_such_impl(c, op, a->impl);
     if (!runs_on(op, c->device->kind)) {
         lnt_fail(c, LINNET_EUNSUPPORTED, "%s has no implementation for a GPU", op->name);
         return lnt_hint(c, "Use --device cpu.");
     }
-    return lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s of %s tensors of these sizes is not offered on this device", op->name, direction,
-                    lnt_dtype_name(a->dtype));
+    lnt_fail(c, LINNET_EUNSUPPORTED, "%s %s of %s tensors of these sizes is not offered on this device%s%s", op->name, direction,
+             lnt_dtype_name(a->dtype), least ? ": " : "", least ? least : "");
+    return lnt_hint(c, "Use --device cpu.");
 }
 
 static const lnt_recur_impl *last_of(const lnt_recur_op *op)
