@@ -30,7 +30,7 @@ def loops_of(lines):
 
 
 def main():
-    if len(sys.argv) < 2:
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernels.cubin"

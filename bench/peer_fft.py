@@ -15,7 +15,10 @@ from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-import torch  # noqa: E402
+try:
+    import torch
+except ImportError:
+    sys.exit(f"{__doc__}\n\nPyTorch is not installed: pip install torch")
 
 from linnet import ops  # noqa: E402
 

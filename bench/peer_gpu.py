@@ -17,8 +17,11 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    sys.exit(f"{__doc__}\n\nPyTorch is not installed: pip install torch")
 
 FULL = {"T": 8192, "H": 32, "K": 128, "V": 128, "M": 64}
 TRUTH = {"T": 512, "H": 2, "K": 128, "V": 128, "M": 64}
