@@ -289,6 +289,35 @@ static void leave_out(lnt_problem *p, int i)
     lnt_recur_set(&p->call, &p->op->tensors[i], NULL);
 }
 
+/* Every implementation of a case here, without one of its tensors, or (`which` below 0) without all inputs that may be absent, against float64. */
+static void check_without(linnet_context *c, const lnt_recur_case *k, int which)
+{
+    const lnt_recur_op *op = lnt_recur_find(k->op);
+    for (int run = 0; op->impls[run / 2]; run++) {
+        const lnt_recur_impl *impl = op->impls[run / 2];
+        const lnt_dtype dtype = run % 2 ? LINNET_BF16 : LINNET_F32;
+        if (impl->device != LNT_DEVICE_CUDA || impl->needs > c->device->capability) continue;
+        if (!asked_for(k, impl) || tokens_of(k) > most_tokens) continue;
+        lnt_problem p[2];
+        char who[384];
+        const int at = snprintf(who, sizeof who, "%s %s, without %s, ", impl->name, lnt_dtype_name(dtype),
+                                which < 0 ? "what may be absent" : op->tensors[which].name);
+        describe_case(k, who + at, sizeof who - (size_t)at);
+        for (int t = 0; t < 2; t++) {
+            OK(c, lnt_problem_make(c, k, t ? LINNET_F64 : dtype, dtype, 7, &p[t]));
+            for (int i = 0; op->tensors[i].name; i++)
+                if (which < 0 ? op->tensors[i].absent && op->tensors[i].role == LNT_T_INPUT : i == which) leave_out(&p[t], i);
+        }
+        OK(c, lnt_problem_run(c, &p[1], false));
+        OK(c, lnt_problem_run(c, &p[1], true));
+        p[0].r.impl = impl->name;
+        seen most = { 0 };
+        const int directions = run_some(c, &p[0], who, impl->put_backward ? 2 : 1);
+        if (directions) compare_results(&p[0], &p[1], who, directions == 2, &most);
+        for (int t = 0; t < 2; t++) lnt_problem_free(&p[t]);
+    }
+}
+
 /* Inputs that may be absent and are: their gradients are those at what their absence means. */
 static void absent_inputs_have_gradients(void **state)
 {
@@ -308,31 +337,7 @@ static void absent_inputs_have_gradients(void **state)
     };
     linnet_context *c = make_cuda_context();
     if (!c) skip();
-    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
-        for (int half = 0; half < 2; half++) {
-            const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
-            const lnt_recur_op *op = lnt_recur_find(cases[n].op);
-            for (int i = 0; op->impls[i]; i++) {
-                const lnt_recur_impl *impl = op->impls[i];
-                if (impl->device != LNT_DEVICE_CUDA || impl->needs > c->device->capability || !impl->put_backward) continue;
-                if (!asked_for(&cases[n], impl) || tokens_of(&cases[n]) > most_tokens) continue;
-                lnt_problem p[2];
-                char who[384];
-                int at = snprintf(who, sizeof who, "%s %s, without what may be absent, ", impl->name, lnt_dtype_name(dtype));
-                describe_case(&cases[n], who + at, sizeof who - (size_t)at);
-                for (int t = 0; t < 2; t++) {
-                    OK(c, lnt_problem_make(c, &cases[n], t ? LINNET_F64 : dtype, dtype, 7, &p[t]));
-                    for (int k = 0; op->tensors[k].name; k++)
-                        if (op->tensors[k].absent && op->tensors[k].role == LNT_T_INPUT) leave_out(&p[t], k);
-                }
-                OK(c, lnt_problem_run(c, &p[1], false));
-                OK(c, lnt_problem_run(c, &p[1], true));
-                p[0].r.impl = impl->name;
-                seen most = { 0 };
-                if (run_both(c, &p[0], who)) compare(&p[0], &p[1], who, &most);
-                for (int t = 0; t < 2; t++) lnt_problem_free(&p[t]);
-            }
-        }
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) check_without(c, &cases[n], -1);
     linnet_context_destroy(c);
 }
 
@@ -353,32 +358,11 @@ static void states_may_be_absent_one_by_one(void **state)
     };
     linnet_context *c = make_cuda_context();
     if (!c) skip();
-    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
-        for (int half = 0; half < 2; half++) {
-            const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
-            const lnt_recur_op *op = lnt_recur_find(cases[n].op);
-            for (int k = 0; op->tensors[k].name; k++)
-                for (int i = 0; op->impls[i] && op->tensors[k].role == LNT_T_STATE; i++) {
-                    const lnt_recur_impl *impl = op->impls[i];
-                    if (impl->device != LNT_DEVICE_CUDA || impl->needs > c->device->capability) continue;
-                    if (!asked_for(&cases[n], impl) || tokens_of(&cases[n]) > most_tokens) continue;
-                    lnt_problem p[2];
-                    char who[384];
-                    int at = snprintf(who, sizeof who, "%s %s, without %s, ", impl->name, lnt_dtype_name(dtype), op->tensors[k].name);
-                    describe_case(&cases[n], who + at, sizeof who - (size_t)at);
-                    for (int t = 0; t < 2; t++) {
-                        OK(c, lnt_problem_make(c, &cases[n], t ? LINNET_F64 : dtype, dtype, 7, &p[t]));
-                        leave_out(&p[t], k);
-                    }
-                    OK(c, lnt_problem_run(c, &p[1], false));
-                    OK(c, lnt_problem_run(c, &p[1], true));
-                    p[0].r.impl = impl->name;
-                    seen most = { 0 };
-                    const int directions = run_some(c, &p[0], who, impl->put_backward ? 2 : 1);
-                    if (directions) compare_results(&p[0], &p[1], who, directions == 2, &most);
-                    for (int t = 0; t < 2; t++) lnt_problem_free(&p[t]);
-                }
-        }
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        const lnt_recur_tensor *tensors = lnt_recur_find(cases[n].op)->tensors;
+        for (int i = 0; tensors[i].name; i++)
+            if (tensors[i].role == LNT_T_STATE) check_without(c, &cases[n], i);
+    }
     linnet_context_destroy(c);
 }
 

@@ -6,8 +6,8 @@
 static vf decay_of(vf x) { return v_exp(v_select(x < v_set(LOWEST), v_set(-INFINITY), x)); }
 
 #if defined(__AMX_BF16__)
-/* Whether the factors were made as products e^{G_i} e^{-G_j}, where no sum is beyond 40: 2^-18 off where it is that far, which tiles round to 2^-9. A
- * row of exponentials in place of a triangle. */
+/* Whether the factors were made as products e^{G_i} e^{-G_j}, where no sum is beyond 40: off by what that sum is, some
+ * 2^-17 where it is that far, which tiles round to 2^-9. A row of exponentials in place of a triangle. */
 static bool mild_decay(int n, const float *g, int64_t stride, float *mask, int64_t ld, float *from_start, float *to_end)
 {
     float sum = 0.0f, far = 0.0f;
