@@ -140,4 +140,38 @@ static inline void check_same_bits(const lnt_problem *a, const lnt_problem *b, c
         if (a->data[i] && memcmp(a->data[i], b->data[i], a->bytes[i])) fail_msg("%s: %s differs in its bits", who, a->op->tensors[i].name);
 }
 
+/* A result or what is given has rows of sequences, those of sequence n `*from` to `*to` in bytes. */
+static inline bool rows_of(const lnt_problem *p, int i, int n, size_t *from, size_t *to)
+{
+    const char first = p->op->tensors[i].shape[0];
+    const int64_t rows = first == 'T' ? p->r.tokens : p->r.sequences;
+    if (!p->data[i] || (first != 'T' && first != 'N') || rows == 0) return false;
+    const size_t row = p->bytes[i] / (size_t)rows;
+    *from = row * (size_t)(first == 'T' ? p->r.cu_seqlens[n] : n), *to = row * (size_t)(first == 'T' ? p->r.cu_seqlens[n + 1] : n + 1);
+    return true;
+}
+
+/* Packed sequences do not see each other: what every other one of them is given becomes NaN, and the rest keep their bits. False: the
+ * implementation that p->r names declines. */
+static inline bool check_apart(linnet_context *c, lnt_problem *p, lnt_problem *poisoned, const char *who, int directions)
+{
+    size_t from, to;
+    for (int odd = 0; odd < 2; odd++) {
+        for (int i = 0; p->op->tensors[i].name; i++) {
+            if (is_result(p, i) || !p->data[i]) continue;
+            memcpy(poisoned->data[i], p->data[i], p->bytes[i]);
+            for (int n = odd; n < p->r.sequences && p->op->tensors[i].values != LNT_VALUES_COUNT; n += 2)
+                if (rows_of(p, i, n, &from, &to)) memset((char *)poisoned->data[i] + from, 0xff, to - from);
+        }
+        if (!odd && run_some(c, p, who, directions) != directions) return false;
+        poisoned->r.impl = p->r.impl;
+        if (run_some(c, poisoned, who, directions) != directions) return false;
+        for (int i = 0; p->op->tensors[i].name; i++)
+            for (int n = !odd; is_result(p, i) && n < p->r.sequences; n += 2)
+                if (rows_of(p, i, n, &from, &to) && memcmp((char *)p->data[i] + from, (char *)poisoned->data[i] + from, to - from))
+                    fail_msg("%s: %s of sequence %d differs by what its neighbours are", who, p->op->tensors[i].name, n);
+    }
+    return true;
+}
+
 #endif

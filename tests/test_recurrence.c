@@ -194,6 +194,36 @@ static void check_implementations(tally *all, const lnt_recur_case *k, lnt_probl
     p->r.impl = NULL;
 }
 
+/* NaN of one packed sequence reaches no other. */
+static void sequences_are_apart(void **state)
+{
+    (void)state;
+    linnet_context *c = make_context(1);
+    cursor at = { 0 };
+    int runs = 0;
+    for (const lnt_recur_case *k; (k = next_case(&at));) {
+        int64_t tokens = 0;
+        for (int i = 0; i < k->sequences; i++) tokens += k->length[i];
+        if (k->sequences < 2 || tokens > 200) continue;
+        for (int run = 0; lnt_recur_find(k->op)->impls[run / 2]; run++) {
+            const lnt_recur_impl *impl = lnt_recur_find(k->op)->impls[run / 2];
+            const lnt_dtype dtype = run % 2 ? LINNET_BF16 : LINNET_F32;
+            if (impl->device != LNT_DEVICE_CPU || impl->needs != (int)lnt_cpu() || is_reference(impl)) continue;
+            lnt_problem p[2];
+            char who[384];
+            const int n = snprintf(who, sizeof who, "%s %s ", impl->name, lnt_dtype_name(dtype));
+            describe_case(k, who + n, sizeof who - (size_t)n);
+            for (int i = 0; i < 2; i++) OK(c, lnt_problem_make(c, k, dtype, dtype, 7, &p[i]));
+            p[0].r.impl = impl->name;
+            runs += check_apart(c, &p[0], &p[1], who, 2) || check_apart(c, &p[0], &p[1], who, 1);
+            for (int i = 0; i < 2; i++) lnt_problem_free(&p[i]);
+        }
+    }
+    print_message("%d runs\n", runs);
+    assert_true(runs > 0);
+    linnet_context_destroy(c);
+}
+
 /* Any chunk length and every form give the same result, within rounding. */
 static void check_chunk_lengths(tally *all, const lnt_recur_case *k, lnt_problem *p, const lnt_problem *truth)
 {
@@ -915,6 +945,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(descriptions_are_whole),
         cmocka_unit_test(gradients_match_differences),
         cmocka_unit_test(implementations_match_reference),
+        cmocka_unit_test(sequences_are_apart),
         cmocka_unit_test(threads_do_not_change_bits),
         cmocka_unit_test(nothing_is_left_to_the_reference),
         cmocka_unit_test(token_form_keeps_few_states),

@@ -249,6 +249,36 @@ static void implementations_match_reference(void **state)
     linnet_context_destroy(c);
 }
 
+/* Every implementation: NaN of one packed sequence reaches no other. */
+static void sequences_are_apart(void **state)
+{
+    (void)state;
+    linnet_context *c = make_cuda_context();
+    if (!c) skip();
+    int runs = 0;
+    list_cases();
+    for (size_t s = 0; s < lists; s++)
+        for (const lnt_recur_case *k = all_cases[s]; k->op; k++) {
+            const int64_t tokens = tokens_of(k);
+            if (k->sequences < 2 || tokens > most_tokens || tokens > 600) continue;
+            for (int run = 0; lnt_recur_find(k->op)->impls[run / 2]; run++) {
+                const lnt_recur_impl *impl = lnt_recur_find(k->op)->impls[run / 2];
+                const lnt_dtype dtype = run % 2 ? LINNET_BF16 : LINNET_F32;
+                if (impl->device != LNT_DEVICE_CUDA || impl->needs > c->device->capability || !asked_for(k, impl)) continue;
+                lnt_problem p[2];
+                char who[384];
+                const int at = snprintf(who, sizeof who, "%s %s ", impl->name, lnt_dtype_name(dtype));
+                describe_case(k, who + at, sizeof who - (size_t)at);
+                for (int i = 0; i < 2; i++) OK(c, lnt_problem_make(c, k, dtype, dtype, 7, &p[i]));
+                p[0].r.impl = impl->name;
+                runs += check_apart(c, &p[0], &p[1], who, 2) || check_apart(c, &p[0], &p[1], who, 1);
+                for (int i = 0; i < 2; i++) lnt_problem_free(&p[i]);
+            }
+        }
+    print_message("%d runs\n", runs);
+    linnet_context_destroy(c);
+}
+
 /* Writes of strength 0: nothing is written, and what the write would have brought is in dbeta all the same. */
 static void strengths_of_zero(void **state)
 {
@@ -867,6 +897,7 @@ int main(int argc, char **argv)
     if (argc > 2) most_tokens = strtoll(argv[2], NULL, 10);
     if (argc > 3) each = strtoll(argv[3], NULL, 10);
     const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference),
+        cmocka_unit_test(sequences_are_apart),
         cmocka_unit_test(strengths_of_zero), cmocka_unit_test(absent_inputs_have_gradients),
         cmocka_unit_test(states_may_be_absent_one_by_one), cmocka_unit_test(few_tokens_by_chunks),
         cmocka_unit_test(mesa_steps_behind_the_solution), cmocka_unit_test(mesa_solvers_match_the_cpu),

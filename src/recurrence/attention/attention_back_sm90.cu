@@ -58,7 +58,7 @@ template <int D> __global__ void __launch_bounds__(256) rows_kernel(const __grid
     for (int r = (int)threadIdx.x / 32; r < B; r += 8) {
         float shift = INFINITY, delta = 0.f;
         if (b.at + r < b.length) {
-            const int64_t row = (b.first + b.at + r) * a.Hq + h;
+            const int64_t row = (int64_t)(b.first + b.at + r) * a.Hq + h;
             float x[E], y[E];
             load_pack<E>(x, a.o + row * D + lane * E);
             load_pack<E>(y, a.d_o + row * D + lane * E);
@@ -81,6 +81,7 @@ template <int D> struct shared_of {
     float4 dq[2][GROUPS][D / 16][128];
     float shift[STAGES][B], delta[STAGES][B];
     uint64_t k_full, v_full, q_full[STAGES], d_full[STAGES], empty[STAGES], dx_full[2], dq_full[ADDERS], dq_empty[2];
+    crossing end;
     unsigned tile;
 };
 template <int D> constexpr size_t shared_bytes = sizeof(shared_of<D>) + 1024;
@@ -92,6 +93,7 @@ template <int D> __device__ __forceinline__ shared_of<D> &shared_start(char *raw
     if (threadIdx.x == 0) {
         const unsigned tile = atomicAdd(taken, 1u);
         mbarrier_init(&s.k_full, 1), mbarrier_init(&s.v_full, 1);
+        crossing_init(s.end);
         for (int i = 0; i < STAGES; i++) mbarrier_init(&s.q_full[i], 1), mbarrier_init(&s.d_full[i], 1), mbarrier_init(&s.empty[i], WARPS * 32);
         for (int i = 0; i < 2; i++) mbarrier_init(&s.dx_full[i], GROUPS), mbarrier_init(&s.dq_empty[i], 1);
         for (int i = 0; i < ADDERS; i++) mbarrier_init(&s.dq_full[i], WARPS);
@@ -156,20 +158,16 @@ __device__ __forceinline__ void load_blocks(const problem &a, shared_of<D> &s, c
                                             const CUtensorMap *k, const CUtensorMap *v, const CUtensorMap *d_o)
 {
     if (w.left == 0) return;
-    mbarrier_expect(&s.k_full, OWN * D * 2);
-    load_rows<D>(&s.k[0][0][0], k, &s.k_full, hk, b.first + b.at, GROUPS);
-    mbarrier_expect(&s.v_full, OWN * D * 2);
-    load_rows<D>(&s.v[0][0][0], v, &s.v_full, hk, b.first + b.at, GROUPS);
-    const int64_t block = b.first / B + b.n;
+    const int first = b.first, block = first / B + b.n, keys = b.length + (int)a.offset - b.at;
+    load_own_rows<D>(&s.k[0][0][0], k, &s.k_full, hk, first + b.at, GROUPS, keys, 0, s.end);
+    load_own_rows<D>(&s.v[0][0][0], v, &s.v_full, hk, first + b.at, GROUPS, keys, 0, s.end);
     for (int t = 0; w.left > 0; t++, w.next()) {
         const int stage = t % STAGES;
         const int64_t at = ((int64_t)w.h * a.blocks + block) * B + w.i0;
         mbarrier_wait(&s.empty[stage], (uint32_t)(t / STAGES + 1) & 1);
-        mbarrier_expect(&s.q_full[stage], B * D * 2 + B * 4);
-        load_rows<D>(&s.q[stage][0][0][0], q, &s.q_full[stage], w.h, b.first + w.i0, 1);
+        load_own_rows<D>(&s.q[stage][0][0][0], q, &s.q_full[stage], w.h, first + w.i0, 1, b.length - w.i0, B * 4, s.end);
         bulk_load(s.shift[stage], a.shift + at, B * 4, &s.q_full[stage]);
-        mbarrier_expect(&s.d_full[stage], B * D * 2 + B * 4);
-        load_rows<D>(&s.d_o[stage][0][0][0], d_o, &s.d_full[stage], w.h, b.first + w.i0, 1);
+        load_own_rows<D>(&s.d_o[stage][0][0][0], d_o, &s.d_full[stage], w.h, first + w.i0, 1, b.length - w.i0, B * 4, s.end);
         bulk_load(s.delta[stage], a.delta + at, B * 4, &s.d_full[stage]);
     }
 }
@@ -177,7 +175,7 @@ __device__ __forceinline__ void load_blocks(const problem &a, shared_of<D> &s, c
 /* One of the ADDERS warps that add dQ's parts: those of every third step, so that one may wait for its turn while others' parts are on their way. */
 template <int D> __device__ __forceinline__ void add_blocks(const problem &a, shared_of<D> &s, const block_of &b, walk w, int which)
 {
-    const int64_t block = b.first / B + b.n;
+    const int block = b.first / B + b.n;
     for (int t = 0; w.left > 0; t++, w.next()) {
         if (t % ADDERS != which) continue;
         const int64_t at = (int64_t)w.h * a.blocks + block + w.i0 / B;
@@ -222,7 +220,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     else
         take_work(s.tile - a.tiles * first, a.last, a.last, a.tiles, &hk, &tile), hk += first;
     const block_of b(a.cu, a.sequences, tile, OWN);
-    const int64_t keys = b.length + a.offset;
+    const int keys = b.length + (int)a.offset;
     if (b.at >= keys) return;
     const walk w(a, b, hk, up);
     const int warpgroup = of_warp((int)threadIdx.x / 128);
@@ -243,7 +241,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const uint32_t own_k = shared_address(s.k) + warpgroup * B * 128, own_v = shared_address(s.v) + warpgroup * B * 128;
     const uint32_t columns = shared_address(s.k) + (D == 128 ? warpgroup * OWN * 128 : warpgroup * 64); /* of K, half of them */
     const uint32_t row_dx = shared_address(s.dx) + (warpgroup * B + thread / 32 * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
-    const int j0 = of_warp((int)b.at) + warpgroup * B, offset = (int)a.offset, window = (int)a.window;
+    const int j0 = of_warp(b.at) + warpgroup * B, offset = (int)a.offset, window = (int)a.window;
     float dk[D / 2], dv[D / 2], x[32], dp[32], apart[D / 4];
     float(&dq)[D / 4] = D == 128 ? *(float(*)[D / 4]) & dp : apart; /* never there with dp, and 128 columns leave no room for both */
     uint32_t p[4][4];
@@ -364,7 +362,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     wgmma_hold(dk);
     wgmma_hold(dv);
-    const int64_t ld = (int64_t)a.Hk * D, to = ((b.first + j0) * a.Hk + hk) * D;
+    const int64_t ld = (int64_t)a.Hk * D, to = ((int64_t)(b.first + j0) * a.Hk + hk) * D;
     char *const rows = (char *)s.v + warpgroup * B * 128;
     named_sync(1 + warpgroup, 128);
     if (a.dk) store_rows<D>(a.dk + to, ld, keys - j0, dk, a.scale, rows, OWN * 128);
@@ -390,7 +388,7 @@ template <int D> __global__ void __launch_bounds__(256) round_kernel(const __gri
     __syncthreads();
     for (int i = thread; i < B * D / 8; i += 256) {
         const int r = i / (D / 8);
-        if (b.at + r < b.length) *((uint4 *)(a.dq + ((b.first + b.at + r) * a.Hq + h) * D) + i % (D / 8)) = rows[r][i % (D / 8)];
+        if (b.at + r < b.length) *((uint4 *)(a.dq + ((int64_t)(b.first + b.at + r) * a.Hq + h) * D) + i % (D / 8)) = rows[r][i % (D / 8)];
     }
 }
 

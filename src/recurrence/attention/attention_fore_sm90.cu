@@ -22,6 +22,7 @@ struct problem {
 template <int D> struct shared_of {
     bf16 q[D / 64][OWN][64], k[STAGES][D / 64][KEYS][64], v[STAGES][D / 64][KEYS][64];
     uint64_t own, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
+    crossing end;
 };
 template <int D> constexpr size_t shared_bytes = sizeof(shared_of<D>) + 1024;
 
@@ -47,6 +48,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
     shared_of<D> &s = *(shared_of<D> *)(raw + (1024 - shared_address(raw) % 1024) % 1024);
     if (threadIdx.x == 0) {
         mbarrier_init(&s.own, 1);
+        crossing_init(s.end);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&s.k_full[i], 1), mbarrier_init(&s.v_full[i], 1);
             mbarrier_init(&s.k_empty[i], 4 * GROUPS), mbarrier_init(&s.v_empty[i], 4 * GROUPS);
@@ -75,8 +77,8 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
             mbarrier_expect(&s.k_full[stage], KEYS * D * 2);
             load_rows<D>(&s.k[stage][0][0][0], &k, &s.k_full[stage], hk, b.first + from + t * KEYS, KEYS / B);
             mbarrier_wait(&s.v_empty[stage], parity);
-            mbarrier_expect(&s.v_full[stage], KEYS * D * 2);
-            load_rows<D>(&s.v[stage][0][0][0], &v, &s.v_full[stage], hk, b.first + from + t * KEYS, KEYS / B);
+            load_own_rows<D>(&s.v[stage][0][0][0], &v, &s.v_full[stage], hk, (int)(b.first + from + t * KEYS), KEYS / B,
+                             (int)(b.length + a.offset - from - t * KEYS), 0, s.end);
         }
         return;
     }

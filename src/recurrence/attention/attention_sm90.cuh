@@ -31,9 +31,10 @@ inline bool map_inputs(const lnt_recur_args *a, CUtensorMap *m)
            lnt_matrix_map(&m[2], a->v, keys, few, few, B);
 }
 
-/* Blocks of `size` rows of all sequences, numbered without a table: sequence n begins with block cu[n] / size + n. Some blocks have no row. */
+/* Blocks of `size` rows of all sequences, numbered without a table: sequence n begins with block cu[n] / size + n. Some blocks have no row. Rows fit
+ * 32 bits, and registers are few. */
 struct block_of {
-    int64_t n, first, length, at;
+    int n, first, length, at;
     __device__ block_of(const int64_t *cu, int64_t sequences, int64_t block, int size)
     {
         int64_t low = 0, high = sequences - 1;
@@ -44,10 +45,10 @@ struct block_of {
             else
                 high = mid - 1;
         }
-        n = low;
-        first = cu[n];
-        length = cu[n + 1] - first;
-        at = (block - first / size - n) * size;
+        n = (int)low;
+        first = (int)cu[n];
+        length = (int)cu[n + 1] - first;
+        at = (int)(block - first / size - n) * size;
     }
 };
 
@@ -81,6 +82,39 @@ template <int D> __device__ __forceinline__ void load_rows(bf16 *dst, const CUte
 #pragma unroll
     for (int c = 0; c < D / 64; c++)
         for (int i = 0; i < count; i++) tensor_load(dst + (c * count + i) * B * 64, m, b, h * D + 64 * c, (int)(row + i * B));
+}
+
+/* What a thread that loads has in shared memory for blocks that a sequence's end crosses. */
+struct crossing {
+    uint64_t landed;
+    uint32_t turn;
+};
+__device__ __forceinline__ void crossing_init(crossing &x)
+{
+    mbarrier_init(&x.landed, 1);
+    x.turn = 0;
+}
+__device__ uint4 zero_rows[2 * B * 8]; /* of 64 columns, and nobody writes them */
+
+/* The same, and `more` bytes to come at b. Of the rows the first `own` are the sequence's: behind them lies another's, and 0 times its NaN would be
+ * NaN. So such blocks land first, and b waits for zeros over those rows. */
+template <int D>
+__device__ __forceinline__ void load_own_rows(bf16 *dst, const CUtensorMap *m, uint64_t *b, int h, int row, int count, int own, uint32_t more,
+                                              crossing &x)
+{
+    const uint32_t bytes = (uint32_t)(count * B * D * 2);
+    if (own >= count * B) {
+        mbarrier_expect(b, bytes + more);
+        load_rows<D>(dst, m, b, h, row, count);
+        return;
+    }
+    mbarrier_expect(&x.landed, bytes);
+    load_rows<D>(dst, m, &x.landed, h, row, count);
+    mbarrier_wait(&x.landed, x.turn);
+    x.turn ^= 1;
+    const uint32_t behind = (uint32_t)(count * B - own) * 128;
+    mbarrier_expect(b, D / 64 * behind + more);
+    for (int c = 0; c < D / 64; c++) bulk_load(dst + (c * count * B + own) * 64, zero_rows, behind, b);
 }
 
 /* A warpgroup's accumulators into the `rows` rows at `to` that are `ld` apart, whole lines at a time, by way of 64 rows of shared memory at `own`:
