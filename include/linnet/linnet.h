@@ -480,7 +480,7 @@ typedef struct {
     const char *impl;           /* force one by name */
     const char *const *set;     /* "key=value", n_set of them */
     int32_t n_set;
-    int32_t weights;            /* with form parallel: the matrix too with which each token weighs the values before it */
+    int32_t weights;            /* the matrix too with which each token weighs the values before it */
 } linnet_op_options;
 #define LINNET_OP_OPTIONS_INIT { sizeof(linnet_op_options), NULL, NULL, NULL, 0, "auto", 0, LINNET_F32, NULL, NULL, 0, 0 }
 

@@ -133,7 +133,11 @@ def op_forms(folder):
     for form, impl, of in (("parallel", "recurrent-base", "recurrent"), ("chunk", "recurrent-base", "recurrent"), ("recurrent", "chunk-base", "chunk")):
         wrong("linear_attn", rows, "--form", form, "--impl", impl, says=[f'implementation "{impl}" is of the form {of}, but form is "{form}"'])
     assert " chunk-base" in runs("linear_attn", rows, "--form", "parallel", "--impl", "chunk-base")[0]
-    weights = ["--form", "parallel", "--weights"]
+    weights = ["--weights"]
+    whole = runs("gla", signed, "--set", "signed=1", *weights)[1]  # no chunks take these signs
+    w, v, o = floats(whole["weights"]), floats(rows["v"]), floats(whole["o"])
+    weighed = [sum(w[(t * HV + h) * T + s] * v[(s * HV + h) * V + j] for s in range(T)) for t in range(T) for h in range(HV) for j in range(V)]
+    assert max(abs(x - y) for x, y in zip(weighed, o)) < 1e-5, (weighed[:4], o[:4])
     wrong("attention", rows, *weights, says=["weights of attention are not offered", "linear_attn, retention", ", mesa."])
     wrong("scan", {"x": ("F32", (1, 2, 1), f32([1, 2])), "log_a": ("F32", (1, 2, 1), f32([-1, -1]))}, *weights, says=["weights of scan are not offered"])
     none = runs("linear_attn", {n: (t, (1, 0, *shape[2:]), b"") for n, (t, shape, _) in rows.items()}, *weights)[1]
