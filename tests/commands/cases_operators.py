@@ -237,6 +237,10 @@ def kinds(folder):
             refused("inspect", kind, "dfw", "--set", f"{name}.num_heads=3", says=["num_heads is 3"])
     for name in takes:  # heads that no one named follow the width
         linnet("inspect", "--mixer", name, "--preset", "nano", "--width", 64)
+    for name, key in (("rwkv7", "head_dim"), ("hgrn2", "expand_ratio")):
+        refused("inspect", "--mixer", name, "--preset", "medium", "--width", 320, says=[f"{key} is 128", "hidden_size = 320", "nearest divisors are 80 and 160."])
+    refused("inspect", "--mixer", "attention", "--preset", "nano", "--heads", 300, says=["num_heads is 300", "hidden_size = 128", "nearest divisor is 128."])
+    refused("inspect", "--mixer", "rwkv7", "--preset", "nano", "--heads", 4, says=["num_heads is 4", "hidden_size / head_dim = 2", "head_dim = null"])
     refused("inspect", "--mixer", "retnet", "--set", "mlp=big", says=["mlp is", "swiglu", "none"])
     refused("inspect", "--mixer", "retnet", "--set", "head_dim=8", says=["head_dim", "not a key of model type retnet", "num_heads", "expand_k"])
     refused("inspect", "--mixer", "retnet", "--set", "nothing=8", says=["unknown key", "nothing", "Its keys are vocab_size",
