@@ -306,6 +306,10 @@ def task(_):
     line = json.loads(linnet("task", "mqar", "--mixer", "equal_backbone", "--set", "rule=delta_net", "--set", "head_dim=8", "--width", "16", "--steps", "2",
                              "--pairs", "2", "--rounds", "3", "--length", "16", "--vocabulary", "32", "--test-examples", "20", "--json").out)
     assert line["steps"] == 2
+    for name in ("mqar", "word-problem", "mesa-parity"):  # a layer that counts its heads by their columns
+        done = linnet("task", name, "--mixer", "rwkv7", "--steps", "1", "--batch", "1", "--test-examples", "1", "--json")
+        assert json.loads(done.out.splitlines()[-1])["model_type"] == "rwkv7" and done.out
+    refused("task", "word-problem", "--protocol", "paper", "--mixer", "delta_net", says=["num_heads is 12", "hidden_size * expand_k = 128", "8 and 16"])
     refused("task", "mqar", "--pairs", "40", "--length", "32", says=["40", "32"])
     unread = ["mqar --setting 64x4 --pairs 9", "mqar --setting mixed --length 128", "mqar --examples 9 --epochs 1 --steps 3", "mad --vocabulary 99",
               "mad --kind noisy --noise 0.2", "mad --settings own --kind fuzzy --copy 3", "mad --settings own --kind copying --noise 0.2",
