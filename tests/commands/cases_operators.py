@@ -276,6 +276,11 @@ def bench_op(folder):
         assert line["label"] == "a test" and line["machine_f32_flops"] > 1e9 and line["forward_error"] < 1e-5 and line["backward_error"] < 1e-4
         assert math.isclose(line["forward_share"], line["forward_flops"] / line["forward_seconds"] / line["machine_f32_flops"], rel_tol=1e-6)
     assert not refused("bench", "op", "simple_gla", "no_such_op", *small, says=["no_such_op"]).out, "before the machine is measured"
+    for record in (folder, folder / "no" / "r.jsonl"):
+        for what in (("op", "simple_gla", *small), ("machine",), ("decode", "--preset", "nano"), ("train", "--preset", "nano")):
+            assert not refused("bench", *what, "--record", record, says=["--record", str(record)]).out, "before the machine is measured"
+    refused("bench", "op", "simple_gla", *small, "--set", "K=0", "--record", folder / "none.jsonl", says=["K = 0"])
+    assert not (folder / "none.jsonl").exists()
     if Path("/dev/full").exists():
         refused("bench", "op", "simple_gla", *small, "--record", "/dev/full", says=["--record", "/dev/full", "No space left"])
 
