@@ -231,7 +231,7 @@ typedef struct {
     size_t size;
     int64_t parameters, vocabulary, width, layers;
     int64_t state_bytes_per_sequence; /* of generation; key-value caches counted at `state_capacity` tokens */
-    int64_t state_capacity;
+    int64_t state_capacity;           /* 0: the model has none that grow as far as its max_position_embeddings */
     const char *model_type;
 } linnet_model_info;
 LINNET_API linnet_status linnet_model_get_info(const linnet_model *m, linnet_model_info *out);

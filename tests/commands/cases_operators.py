@@ -254,6 +254,10 @@ def inspect(_):
         text = linnet("inspect", "--mixer", name, "--preset", "nano").out
         assert "parameters" in text and "state" in text, text
     tiny = ["inspect", "--mixer", "gated_deltanet", "--preset", "nano"]
+    for mixer, grows in (("gated_deltanet", False), ("attention", True), ("hybrid_heads", True), ("mesa_net", False)):
+        out = linnet("inspect", "--mixer", mixer, "--preset", "nano").out
+        assert ("counted at 2048 tokens" in out) == grows, out
+    assert "counted at" not in linnet("inspect", "--pattern", "attention:64,gla", "--preset", "nano").out  # a window is full before that
     assert "q_proj.weight" in linnet(*tiny, "--parameters").out
     assert "gated_delta_rule" in linnet(*tiny, "--program").out
     assert linnet(*tiny, "--graphviz").out.startswith("digraph")
