@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include <linnet/recurrence.h>
@@ -100,10 +101,25 @@ static int record(const linnet_context *c, const output_args *out, const linnet_
     return code;
 }
 
+/* Whether results can be appended to the record, before any is measured; a file that this makes is taken away again. */
+static int check_record(const char *path)
+{
+    struct stat st;
+    const int there = path && stat(path, &st) == 0;
+    if (!path || (there && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))) return 0; /* a pipe's reader would see its end */
+    FILE *file = fopen(path, "a");
+    if (!file) return say_error(NULL, NULL, "cannot write the --record file \"%s\": %s", path, strerror(errno));
+    fclose(file);
+    if (!there) remove(path);
+    return 0;
+}
+
 /* Measure the machine and print what it reaches. */
 static int measure(linnet_context *c, const output_args *out, linnet_machine_rates *rates)
 {
     char f32[SAY_TEXT], bf16[SAY_TEXT], copy[SAY_TEXT], exponentials[SAY_TEXT];
+    const int code = check_record(out->record);
+    if (code) return code;
     linnet_status s = linnet_bench_machine(c, rates);
     if (s != LINNET_OK) return say_status(c, s);
     if (!out->json)

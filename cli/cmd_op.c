@@ -13,7 +13,7 @@ static int run(const command *self, int argc, char **argv)
         { "operator", ARG_HEADING },
         { "backward", ARG_SWITCH, &o.backward, .help = "write the gradients too; cotangents do, dsT are read from IN" },
         { "form", ARG_TEXT, &o.form, "FORM", "auto, recurrent, chunk or parallel; one that nothing but the reference has for the call is refused" },
-        { "weights", ARG_SWITCH, &o.weights, .help = "with --form parallel: write the implicit attention matrix too" },
+        { "weights", ARG_SWITCH, &o.weights, .help = "write the implicit attention matrix too" },
         { "chunk", ARG_INT, &o.chunk, "C", "tokens of a chunk", .range = "op.chunk", .fallback = "the implementation's own" },
         { "impl", ARG_TEXT, &o.impl, "NAME", "force one implementation" },
         { "set", ARG_LIST, &set, "KEY=VALUE", "override a scalar of the file (scale, window ...); may be repeated" },

@@ -235,6 +235,8 @@ static int check_runs(const sweep_run *runs, int n)
 static int check_out(const char *out)
 {
     bool swept = false;
+    struct stat st;
+    if (stat(out, &st) == 0 && !S_ISDIR(st.st_mode)) return say_error(NULL, NULL, "--out is %s, which is there and is not a folder", out);
     if (is_there(join(out, "/log.jsonl", "")))
         return say_error(NULL, "Another folder keeps both.", "--out is %s, which holds a training (log.jsonl)", out);
     DIR *d = is_there(join(out, "/results.jsonl", "")) ? opendir(out) : NULL;

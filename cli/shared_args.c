@@ -93,6 +93,8 @@ int model_args_config(linnet_context *c, const model_args *m, linnet_config **ou
     const char *preset = m->preset || m->config || m->defaults ? m->preset : "tiny";
     for (int i = 0; s == LINNET_OK && !m->config && !preset && m->defaults[i]; i++)
         if (set_pair(c, *out, m->defaults[i]) == LINNET_ENOMEM) s = LINNET_ENOMEM; /* kinds of layer that lack the key go without */
+    /* what counts its heads by their columns goes on doing so, whatever number others have: null is nothing to the others */
+    if (s == LINNET_OK && !m->config && !preset && linnet_config_set(c, *out, "num_heads", "null") == LINNET_ENOMEM) s = LINNET_ENOMEM;
     if (s == LINNET_OK) s = apply(c, m, preset, *out);
     return s == LINNET_OK ? 0 : say_status(c, s);
 }

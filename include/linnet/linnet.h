@@ -231,7 +231,7 @@ typedef struct {
     size_t size;
     int64_t parameters, vocabulary, width, layers;
     int64_t state_bytes_per_sequence; /* of generation; key-value caches counted at `state_capacity` tokens */
-    int64_t state_capacity;
+    int64_t state_capacity;           /* 0: the model has none that grow as far as its max_position_embeddings */
     const char *model_type;
 } linnet_model_info;
 LINNET_API linnet_status linnet_model_get_info(const linnet_model *m, linnet_model_info *out);
@@ -480,7 +480,7 @@ typedef struct {
     const char *impl;           /* force one by name */
     const char *const *set;     /* "key=value", n_set of them */
     int32_t n_set;
-    int32_t weights;            /* with form parallel: the matrix too with which each token weighs the values before it */
+    int32_t weights;            /* the matrix too with which each token weighs the values before it */
 } linnet_op_options;
 #define LINNET_OP_OPTIONS_INIT { sizeof(linnet_op_options), NULL, NULL, NULL, 0, "auto", 0, LINNET_F32, NULL, NULL, 0, 0 }
 

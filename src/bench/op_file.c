@@ -358,8 +358,6 @@ static linnet_status no_weights(job *j)
 static linnet_status check_weights(job *j, const lnt_recur_size *s)
 {
     const int by = by_column(j->op, &j->call, s);
-    if (j->call.head.form != LINNET_FORM_PARALLEL)
-        return lnt_fail(j->c, LINNET_EINVAL, "weights are those of the form parallel, but form is \"%s\"", j->o->form);
     if (by >= 0)
         return lnt_fail(j->c, LINNET_EINVAL, "weights of %s are not offered: by %s every column of the values has its own", j->op->name,
                         j->op->tensors[by].name);

@@ -344,8 +344,8 @@ static linnet_status check_call(linnet_session *s, const linnet_session_call *k)
     if (k->n_ids) LNT_TRY(lnt_need(c, k->ids, "the array of ids"));
     LNT_TRY(check_ids(s, k));
     if (s->o.capacity && k->n_ids > s->o.capacity - tokens) {
-        lnt_fail(c, LINNET_EINVAL, "%lld tokens for a state with %lld, which has room for %lld", (long long)k->n_ids, (long long)tokens,
-                 (long long)s->o.capacity);
+        lnt_fail(c, LINNET_EINVAL, "%lld token%s for a state with %lld, which has room for %lld", (long long)k->n_ids,
+                 k->n_ids == 1 ? "" : "s", (long long)tokens, (long long)s->o.capacity);
         return lnt_hint(c, "A session with a larger capacity keeps longer texts.");
     }
     if (k->wants != LINNET_LOGITS_NONE && k->n_ids) LNT_TRY(lnt_need(c, k->logits, "the array of logits"));

@@ -47,8 +47,9 @@ static linnet_status check(lnt_ctx *c, const lnt_layer *l)
     if (!o->head_dim) return lnt_check_divides(c, l, "num_heads", o->num_heads, "hidden_size", l->width);
     LNT_TRY(lnt_check_divides(c, l, "head_dim", o->head_dim, "hidden_size", l->width));
     if (!o->num_heads || o->num_heads * o->head_dim == l->width) return LINNET_OK;
-    return lnt_fail(c, LINNET_EINVAL, "%snum_heads is %lld, expected null or hidden_size / head_dim = %lld", l->where, (long long)o->num_heads,
-                    (long long)(l->width / o->head_dim));
+    lnt_fail(c, LINNET_EINVAL, "%snum_heads is %lld, expected null or hidden_size / head_dim = %lld", l->where, (long long)o->num_heads,
+             (long long)(l->width / o->head_dim));
+    return lnt_hint(c, "With head_dim = null, a head is hidden_size / num_heads columns.");
 }
 
 /* A rank that was not given: `per` hidden_size^1/2, to a multiple of 32, ties to even. */

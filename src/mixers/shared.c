@@ -7,7 +7,13 @@
 linnet_status lnt_check_divides(lnt_ctx *c, const lnt_layer *l, const char *by, int64_t b, const char *what, int64_t w)
 {
     if (b > 0 && w % b == 0) return LINNET_OK;
-    return lnt_fail(c, LINNET_EINVAL, "%s%s is %lld, expected a divisor of %s = %lld", l->where, by, (long long)b, what, (long long)w);
+    int64_t less = b < w ? b : w, more = b;
+    while (less > 1 && w % less) less--;
+    while (more < w && w % more) more++;
+    lnt_fail(c, LINNET_EINVAL, "%s%s is %lld, expected a divisor of %s = %lld", l->where, by, (long long)b, what, (long long)w);
+    if (less < 1) return LINNET_EINVAL;
+    return more > w ? lnt_hint(c, "The nearest divisor is %lld.", (long long)less)
+                    : lnt_hint(c, "The nearest divisors are %lld and %lld.", (long long)less, (long long)more);
 }
 
 linnet_status lnt_check_values(lnt_ctx *c, const lnt_layer *l, int64_t num_heads, int64_t num_v_heads, int64_t head_dim, double expand_v)

@@ -99,6 +99,8 @@ linnet_status linnet_model_get_info(const linnet_model *m, linnet_model_info *ou
                            .state_capacity = k->max_position_embeddings,
                            .model_type = k->model_type};
     i.state_bytes_per_sequence = (int64_t)lnt_state_bytes(m->p, m->dtype, i.state_capacity);
+    const bool grows = (int64_t)lnt_state_bytes(m->p, m->dtype, i.state_capacity - 1) != i.state_bytes_per_sequence;
+    if (!grows) i.state_capacity = 0;
     LNT_GIVE(out, i);
     return LINNET_OK;
 }

@@ -60,6 +60,7 @@ linnet_status lnt_results_check(lnt_ctx *c, const char *folder, const char *task
     lnt_arena arena = {0};
     lnt_results r;
     char held[128] = "";
+    if (lnt_file_exists(folder) && !lnt_is_folder(folder)) return lnt_fail_option(c, "out", "is %s, which is there and is not a folder", folder);
     linnet_status s = lnt_results_read(c, folder, &arena, &r);
     if (s == LINNET_OK) {
         if (r.task && strcmp(r.task, task) != 0) {

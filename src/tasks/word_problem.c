@@ -136,7 +136,8 @@ const lnt_task lnt_task_word_problem = {
     .info = {"word-problem", "after every element of a group, the product of all elements so far",
              "exact is the share of words with every product right (sequence accuracy at full length; over the length: \"all up to here\" on the "
              "page), micro_accuracy the share of products.\nS3 with one layer needs two reflections a token: --mixer gated_deltaproduct.\nThe "
-             "paper's figures have 12 heads, its repository 8, and one layer or more.",
+             "paper's figures have 12 heads, its repository 8, and one layer or more. Layers that share the width among their heads cannot have 12: "
+             "--heads 8.",
              "Merrill et al. 2024, arXiv 2404.08819; Siems et al. 2025, arXiv 2502.10297",
              "linnet task word-problem --group S3 --mixer delta_net --set allow_neg_eigval=true", LINNET_TASK_TRAINS, 0, 0, "", size, paper_size,
              "Words are drawn independently, the paper's are distinct. A look may end a training between updates, theirs behind an epoch."},

@@ -31,7 +31,7 @@ linnet_status lnt_same_tokenizer(lnt_ctx *c, const linnet_train_options *o, cons
 static linnet_status differs(lnt_ctx *c, const char *folder, const char *what, const char *asked, const char *kept)
 {
     lnt_fail_option(c, what, "is %s, but the run in \"%s\" was started with %s", asked, folder, kept);
-    return lnt_hint(c, "Resume without it, or start a new run in another folder.");
+    return lnt_hint(c, "Resume without what says so (a preset says several keys), or start a new run in another folder.");
 }
 
 /* The first part of another kind: where one is, the two may be of types that have no key in common. */

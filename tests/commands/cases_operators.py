@@ -133,7 +133,11 @@ def op_forms(folder):
     for form, impl, of in (("parallel", "recurrent-base", "recurrent"), ("chunk", "recurrent-base", "recurrent"), ("recurrent", "chunk-base", "chunk")):
         wrong("linear_attn", rows, "--form", form, "--impl", impl, says=[f'implementation "{impl}" is of the form {of}, but form is "{form}"'])
     assert " chunk-base" in runs("linear_attn", rows, "--form", "parallel", "--impl", "chunk-base")[0]
-    weights = ["--form", "parallel", "--weights"]
+    weights = ["--weights"]
+    whole = runs("gla", signed, "--set", "signed=1", *weights)[1]  # no chunks take these signs
+    w, v, o = floats(whole["weights"]), floats(rows["v"]), floats(whole["o"])
+    weighed = [sum(w[(t * HV + h) * T + s] * v[(s * HV + h) * V + j] for s in range(T)) for t in range(T) for h in range(HV) for j in range(V)]
+    assert max(abs(x - y) for x, y in zip(weighed, o)) < 1e-5, (weighed[:4], o[:4])
     wrong("attention", rows, *weights, says=["weights of attention are not offered", "linear_attn, retention", ", mesa."])
     wrong("scan", {"x": ("F32", (1, 2, 1), f32([1, 2])), "log_a": ("F32", (1, 2, 1), f32([-1, -1]))}, *weights, says=["weights of scan are not offered"])
     none = runs("linear_attn", {n: (t, (1, 0, *shape[2:]), b"") for n, (t, shape, _) in rows.items()}, *weights)[1]
@@ -233,6 +237,10 @@ def kinds(folder):
             refused("inspect", kind, "dfw", "--set", f"{name}.num_heads=3", says=["num_heads is 3"])
     for name in takes:  # heads that no one named follow the width
         linnet("inspect", "--mixer", name, "--preset", "nano", "--width", 64)
+    for name, key in (("rwkv7", "head_dim"), ("hgrn2", "expand_ratio")):
+        refused("inspect", "--mixer", name, "--preset", "medium", "--width", 320, says=[f"{key} is 128", "hidden_size = 320", "nearest divisors are 80 and 160."])
+    refused("inspect", "--mixer", "attention", "--preset", "nano", "--heads", 300, says=["num_heads is 300", "hidden_size = 128", "nearest divisor is 128."])
+    refused("inspect", "--mixer", "rwkv7", "--preset", "nano", "--heads", 4, says=["num_heads is 4", "hidden_size / head_dim = 2", "head_dim = null"])
     refused("inspect", "--mixer", "retnet", "--set", "mlp=big", says=["mlp is", "swiglu", "none"])
     refused("inspect", "--mixer", "retnet", "--set", "head_dim=8", says=["head_dim", "not a key of model type retnet", "num_heads", "expand_k"])
     refused("inspect", "--mixer", "retnet", "--set", "nothing=8", says=["unknown key", "nothing", "Its keys are vocab_size",
@@ -246,6 +254,10 @@ def inspect(_):
         text = linnet("inspect", "--mixer", name, "--preset", "nano").out
         assert "parameters" in text and "state" in text, text
     tiny = ["inspect", "--mixer", "gated_deltanet", "--preset", "nano"]
+    for mixer, grows in (("gated_deltanet", False), ("attention", True), ("hybrid_heads", True), ("mesa_net", False)):
+        out = linnet("inspect", "--mixer", mixer, "--preset", "nano").out
+        assert ("counted at 2048 tokens" in out) == grows, out
+    assert "counted at" not in linnet("inspect", "--pattern", "attention:64,gla", "--preset", "nano").out  # a window is full before that
     assert "q_proj.weight" in linnet(*tiny, "--parameters").out
     assert "gated_delta_rule" in linnet(*tiny, "--program").out
     assert linnet(*tiny, "--graphviz").out.startswith("digraph")
@@ -268,6 +280,11 @@ def bench_op(folder):
         assert line["label"] == "a test" and line["machine_f32_flops"] > 1e9 and line["forward_error"] < 1e-5 and line["backward_error"] < 1e-4
         assert math.isclose(line["forward_share"], line["forward_flops"] / line["forward_seconds"] / line["machine_f32_flops"], rel_tol=1e-6)
     assert not refused("bench", "op", "simple_gla", "no_such_op", *small, says=["no_such_op"]).out, "before the machine is measured"
+    for record in (folder, folder / "no" / "r.jsonl"):
+        for what in (("op", "simple_gla", *small), ("machine",), ("decode", "--preset", "nano"), ("train", "--preset", "nano")):
+            assert not refused("bench", *what, "--record", record, says=["--record", str(record)]).out, "before the machine is measured"
+    refused("bench", "op", "simple_gla", *small, "--set", "K=0", "--record", folder / "none.jsonl", says=["K = 0"])
+    assert not (folder / "none.jsonl").exists()
     if Path("/dev/full").exists():
         refused("bench", "op", "simple_gla", *small, "--record", "/dev/full", says=["--record", "/dev/full", "No space left"])
 
@@ -298,6 +315,10 @@ def task(_):
     line = json.loads(linnet("task", "mqar", "--mixer", "equal_backbone", "--set", "rule=delta_net", "--set", "head_dim=8", "--width", "16", "--steps", "2",
                              "--pairs", "2", "--rounds", "3", "--length", "16", "--vocabulary", "32", "--test-examples", "20", "--json").out)
     assert line["steps"] == 2
+    for name in ("mqar", "word-problem", "mesa-parity"):  # a layer that counts its heads by their columns
+        done = linnet("task", name, "--mixer", "rwkv7", "--steps", "1", "--batch", "1", "--test-examples", "1", "--json")
+        assert json.loads(done.out.splitlines()[-1])["model_type"] == "rwkv7" and done.out
+    refused("task", "word-problem", "--protocol", "paper", "--mixer", "delta_net", says=["num_heads is 12", "hidden_size * expand_k = 128", "8 and 16"])
     refused("task", "mqar", "--pairs", "40", "--length", "32", says=["40", "32"])
     unread = ["mqar --setting 64x4 --pairs 9", "mqar --setting mixed --length 128", "mqar --examples 9 --epochs 1 --steps 3", "mad --vocabulary 99",
               "mad --kind noisy --noise 0.2", "mad --settings own --kind fuzzy --copy 3", "mad --settings own --kind copying --noise 0.2",

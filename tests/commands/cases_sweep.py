@@ -56,6 +56,7 @@ def sweep(folder):
     (training / "log.jsonl").write_text('{"step": 1, "loss": 5.5}\n')
     refused("sweep", "--out", training, "--grid", "seed=1,2", "--", *TASK, says=["training", "log.jsonl"])
     assert [p.name for p in training.iterdir()] == ["log.jsonl"], "refused before any run"
+    refused("sweep", "--out", training / "log.jsonl", "--grid", "seed=1,2", "--", *TASK, says=["--out is", "log.jsonl, which is there and is not a folder"])
     refused("sweep", "--out", folder / "x", "--grid", "seed=1,2", "--", *TASK, "--help", says=["--help"])
     refused("sweep", "--out", folder / "x", "--", *TASK, "--out", "y", says=["--out"])
     refused("sweep", "--", *TASK, says=["--out is missing"])
@@ -106,6 +107,7 @@ def sweep_of_trainings(folder):
     said = linnet("compare", out / "seed=2", folder / "other", out / "seed=1", "--out", folder / "both", "--json").out.splitlines()
     assert [json.loads(line)["held_out_text"] for line in said] == [1, 2, 1]
     assert "Held-out losses are of 2 texts" in " ".join(e.text or "" for e in xml.parse(folder / "both" / "page.svg").getroot().iter())
+    assert not refused("compare", out / "seed=2", "--out", __file__, says=[__file__, "is not a folder"]).out, "before a row is printed"
     refused("compare", folder, says=["is no run", "log.jsonl"])
     refused("compare", says=["RUN"])
     (out / "seed=1" / "log.jsonl").write_text("no json\n")

@@ -322,7 +322,7 @@ def settings_of_the_checkpoint(folder):
                               ("--pattern", "gated_deltanet,attention", "layer 1 is attention, but the run in")):
         refused(*resume, flag, value, says=[says, "was started with"])
     refused(*resume, "--mixer", "retnet", says=["retnet", "gated_deltanet"])
-    refused(*resume, "--preset", "nano", says=["head_dim", "64", "16"])
+    refused(*resume, "--preset", "nano", says=["head_dim", "64", "16", "a preset says several keys"])
     (folder / "tokenizer.json").write_text((out / "tokenizer.json").read_text() + "\n")
     refused(*resume, "--tokenizer", folder / "tokenizer.json", says=["tokenizer.json"])
     refused("train", text_file(), "--out", out, "--resume", says=["held-out", "--held-out"])
