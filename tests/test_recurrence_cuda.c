@@ -341,8 +341,8 @@ static void absent_inputs_have_gradients(void **state)
     linnet_context_destroy(c);
 }
 
-/* Of several initial states one that is not given is zeros, whatever the others are. */
-static void states_may_be_absent_one_by_one(void **state)
+/* Of several initial states, and gradients of results, one that is not given is zeros, whatever the others are. */
+static void zeros_may_be_absent_one_by_one(void **state)
 {
     (void)state;
     static const lnt_recur_case cases[] = {
@@ -361,7 +361,7 @@ static void states_may_be_absent_one_by_one(void **state)
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         const lnt_recur_tensor *tensors = lnt_recur_find(cases[n].op)->tensors;
         for (int i = 0; tensors[i].name; i++)
-            if (tensors[i].role == LNT_T_STATE) check_without(c, &cases[n], i);
+            if (tensors[i].role == LNT_T_STATE || tensors[i].role == LNT_T_COTANGENT) check_without(c, &cases[n], i);
     }
     linnet_context_destroy(c);
 }
@@ -868,7 +868,7 @@ int main(int argc, char **argv)
     if (argc > 3) each = strtoll(argv[3], NULL, 10);
     const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference),
         cmocka_unit_test(strengths_of_zero), cmocka_unit_test(absent_inputs_have_gradients),
-        cmocka_unit_test(states_may_be_absent_one_by_one), cmocka_unit_test(few_tokens_by_chunks),
+        cmocka_unit_test(zeros_may_be_absent_one_by_one), cmocka_unit_test(few_tokens_by_chunks),
         cmocka_unit_test(mesa_steps_behind_the_solution), cmocka_unit_test(mesa_solvers_match_the_cpu),
                                         cmocka_unit_test(mesa_many_steps_match_reference),
                                         cmocka_unit_test(mesa_unrolled_matches_reference), cmocka_unit_test(mesa_steps_on_the_device),
