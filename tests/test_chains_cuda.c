@@ -40,6 +40,8 @@ static const recipe layers[] = {
     {"mesa, capped", "mesa_net", {{"hidden_size", "128"}, {"num_heads", "2"}, {"head_dim", "64"}, {"gamma_cap", "0.5"}}},
     {"comba, a rule in no known chain", "comba", {{"hidden_size", "128"}, {"num_heads", "2"}, {"head_dim", "64"}, {"expand_v", "1"}}},
     {"gated delta net, heads of a column", "gated_deltanet", {{"hidden_size", "48"}, {"num_heads", "3"}, {"head_dim", "1"}}},
+    {"delta net, a column of threads behind whole warps", "delta_net", {{"hidden_size", "130"}, {"num_heads", "1"}}},
+    {"rwkv4, layer norms of nine warps, the last of one thread", "rwkv4", {{"hidden_size", "514"}}},
     {"slstm, heads in parts", "slstm", {{"hidden_size", "256"}, {"num_heads", "1"}}},
     {"mesa, gated", "mesa_net", {{"hidden_size", "256"}, {"num_heads", "2"}, {"head_dim", "128"}, {"use_output_gate", "true"}}},
 };

@@ -270,6 +270,26 @@ static void keys_come_back(void **state)
     }
 }
 
+/* A number of at most 64 is built at its ends: a layer takes what its keys say that it takes. */
+static void small_numbers_are_built(void **state)
+{
+    (void)state;
+    for (int i = 0; lnt_mixer_at(i); i++) {
+        const lnt_options *t = &lnt_mixer_at(i)->kind.options;
+        for (int j = 0; j < t->n; j++)
+            for (int end = 0; end < 2 && t->row[j].kind == LNT_OPTION_INT && t->row[j].hi <= 64; end++) {
+                char number[32], what[96];
+                snprintf(number, sizeof number, "%g", end ? t->row[j].hi : t->row[j].lo);
+                snprintf(what, sizeof what, "%s with %s = %s", name_at(i), t->row[j].key, number);
+                linnet_config *k = config_of(name_at(i), name_at(i), (const char *[2]){t->row[j].key, number});
+                linnet_model *m;
+                OK(what, linnet_model_create(c, k, LINNET_F32, 1, &m));
+                linnet_model_destroy(m);
+                linnet_config_destroy(k);
+            }
+    }
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -299,6 +319,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(blocks_norms_mlps),
         cmocka_unit_test(pairs),
         cmocka_unit_test(keys_come_back),
+        cmocka_unit_test(small_numbers_are_built),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -371,8 +371,8 @@ static void absent_inputs_have_gradients(void **state)
     linnet_context_destroy(c);
 }
 
-/* Of several initial states one that is not given is zeros, whatever the others are. */
-static void states_may_be_absent_one_by_one(void **state)
+/* Of several initial states, and gradients of results, one that is not given is zeros, whatever the others are. */
+static void zeros_may_be_absent_one_by_one(void **state)
 {
     (void)state;
     static const lnt_recur_case cases[] = {
@@ -391,7 +391,7 @@ static void states_may_be_absent_one_by_one(void **state)
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         const lnt_recur_tensor *tensors = lnt_recur_find(cases[n].op)->tensors;
         for (int i = 0; tensors[i].name; i++)
-            if (tensors[i].role == LNT_T_STATE) check_without(c, &cases[n], i);
+            if (tensors[i].role == LNT_T_STATE || tensors[i].role == LNT_T_COTANGENT) check_without(c, &cases[n], i);
     }
     linnet_context_destroy(c);
 }
@@ -418,6 +418,34 @@ static void few_tokens_by_chunks(void **state)
             seen most = { 0 };
             assert_int_equal(run_some(c, &p, who, 1), 1);
             compare_results(&p, &truth, who, false, &most);
+            lnt_problem_free(&p);
+            lnt_problem_free(&truth);
+        }
+    linnet_context_destroy(c);
+}
+
+/* Heads as wide as mixers have them unless told otherwise (gated_deltanet, comba) are taken in both directions. */
+static void usual_heads_are_taken(void **state)
+{
+    (void)state;
+    static const lnt_recur_case cases[] = {
+        { "gated_delta_rule", 2, { 10, 23 }, LNT_HEADS(1, 1, 256, 512), .gate = -0.1, .beta = 1, .states = true },
+        { "dplr", 3, { 70, 0, 9 }, LNT_HEADS(1, 2, 60, 300), .gate = -0.1, .reset = 0.02, .states = true },
+        { "dplr", 1, { 17 }, LNT_HEADS(1, 1, 256, 512), .gate = -0.1, .states = true },
+    };
+    linnet_context *c = make_cuda_context();
+    if (!c) skip();
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (int half = 0; half < 2 && wanted(cases[n].op) && tokens_of(&cases[n]) <= most_tokens; half++) {
+            const lnt_dtype dtype = half ? LINNET_BF16 : LINNET_F32;
+            lnt_problem truth, p;
+            char who[256];
+            describe_case(&cases[n], who, sizeof who);
+            make_truth(c, &cases[n], dtype, &truth);
+            OK(c, lnt_problem_make(c, &cases[n], dtype, dtype, 7, &p));
+            seen most = { 0 };
+            assert_true(run_both(c, &p, who));
+            compare(&p, &truth, who, &most);
             lnt_problem_free(&p);
             lnt_problem_free(&truth);
         }
@@ -899,7 +927,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = { cmocka_unit_test(implementations_match_reference),
         cmocka_unit_test(sequences_are_apart),
         cmocka_unit_test(strengths_of_zero), cmocka_unit_test(absent_inputs_have_gradients),
-        cmocka_unit_test(states_may_be_absent_one_by_one), cmocka_unit_test(few_tokens_by_chunks),
+        cmocka_unit_test(zeros_may_be_absent_one_by_one), cmocka_unit_test(few_tokens_by_chunks),
+        cmocka_unit_test(usual_heads_are_taken),
         cmocka_unit_test(mesa_steps_behind_the_solution), cmocka_unit_test(mesa_solvers_match_the_cpu),
                                         cmocka_unit_test(mesa_many_steps_match_reference),
                                         cmocka_unit_test(mesa_unrolled_matches_reference), cmocka_unit_test(mesa_steps_on_the_device),

@@ -26,7 +26,7 @@ static const lnt_option keys[] = {
     LNT_REAL(options, clamp_max, 0, CLAMP, 32, "and at most this"),
     LNT_SWITCH(options, use_rope, true, "rotary positions of queries and keys"),
     LNT_SWITCH(options, use_short_conv, false, "a causal convolution and silu behind the projections to q, k and v"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
 };
 
 static linnet_status check(lnt_ctx *c, const lnt_layer *l)

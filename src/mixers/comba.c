@@ -22,7 +22,7 @@ static const lnt_option keys[] = {
     LNT_REAL(options, expand_v, 1.0 / LNT_MOST_WIDTH, 64, 2, "columns of a value, as a share of head_dim"),
     LNT_SWITCH(options, use_output_gate, true, "outputs times sigmoid(g_proj x) behind their norm"),
     LNT_SWITCH(options, use_short_conv, true, "a causal convolution behind the projections to q, k and v"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_SWITCH(options, use_output_correction, true, "queries less D times the feedback key"),
     LNT_REAL(options, correction_factor, -1e6, 1e6, 1, "what D starts at"),
     LNT_SWITCH(options, use_inner_decay, true, "the feedback key is sigmoid(decay) times the key"),

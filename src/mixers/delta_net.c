@@ -18,7 +18,7 @@ static const lnt_option keys[] = {
     LNT_REAL(options, expand_v, 1.0 / LNT_MOST_WIDTH, 64, 1, "columns of all values, as a share of hidden_size"),
     LNT_SWITCH(options, use_gate, false, "outputs times silu(g_proj x) behind their norm"),
     LNT_SWITCH(options, use_short_conv, true, "a causal convolution behind the projections to q, k and v"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_SWITCH(options, allow_neg_eigval, false, "write strengths up to 2 in place of 1: the state may turn around"),
     LNT_WORD(options, qk_norm, "l2 sum", 0, "queries and keys divided by their length or by their sum"),
     LNT_WORD(options, qk_activation, "silu relu elu identity", 0, "of queries and keys, before the norm; elu: elu(x)+1"),

@@ -33,7 +33,7 @@ static const lnt_option keys[] = {
              "the recurrence; simple_gla, the paper's Mamba2, forgets, gla has a write strength too, hawk is the layer of rglru"),
     LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 6, "heads"),
     LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 128, "columns of a key and of a value; hawk has none"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution of queries and keys",
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution of queries and keys",
             .only = "rule linear_attn simple_gla gla delta_net gated_deltanet mesa mlstm mamba2 hawk"),
     LNT_MAYBE_INT(options, window_size, 1, LNT_MOST_TOKENS, 0, 0, "tokens seen, the current one among them; null: all",
                   .only = "rule attention"),

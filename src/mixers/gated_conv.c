@@ -7,7 +7,7 @@ typedef struct {
 } options;
 
 static const lnt_option keys[] = {
-    LNT_INT(options, conv_kernel, 1, 32, 3, "taps of the convolution"),
+    LNT_INT(options, conv_kernel, 1, LNT_CONV_MAX, 3, "taps of the convolution"),
     LNT_SWITCH(options, use_bias, false, "biases in the products and the convolution"),
 };
 

@@ -17,7 +17,7 @@ static const lnt_option keys[] = {
     LNT_REAL(options, expand_v, 1.0 / LNT_MOST_WIDTH, 64, 2, "columns of a value, as a share of head_dim"),
     LNT_SWITCH(options, use_gate, true, "outputs times silu(g_proj x) behind their norm"),
     LNT_SWITCH(options, use_short_conv, true, "a causal convolution behind the projections to q, k and v"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_SWITCH(options, allow_neg_eigval, false, "write strengths up to 2 in place of 1: the state may turn around"),
     LNT_MAYBE_REAL(options, output_norm_eps, 0, 1, 0, "added to the mean squares of outputs; null: norm_eps"),
 };

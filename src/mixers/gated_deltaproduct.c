@@ -21,7 +21,7 @@ static const lnt_option keys[] = {
     LNT_SWITCH(options, use_forget_gate, false, "the state decays before a token's first write"),
     LNT_SWITCH(options, use_output_gate, true, "outputs times silu(g_proj x) behind their norm"),
     LNT_SWITCH(options, use_short_conv, true, "a causal convolution behind the projections to q, k and v"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_SWITCH(options, allow_neg_eigval, false, "write strengths up to 2 in place of 1: the state may turn around"),
 };
 

@@ -23,7 +23,7 @@ static const lnt_option keys[] = {
     LNT_REAL(options, gate_logit_normalizer, 1, 1e6, 8, "a decay's logarithm is logsigmoid divided by this"),
     LNT_WORD(options, feature_map, "swish relu t2r", SWISH, "of queries and keys: silu(x), relu(x), relu(Lx) with one learned L"),
     LNT_SWITCH(options, use_short_conv, false, "a causal convolution and silu behind the projections to q, k and v"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
 };
 
 static linnet_status check(lnt_ctx *c, const lnt_layer *l)

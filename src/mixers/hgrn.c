@@ -11,7 +11,7 @@ typedef struct {
 static const lnt_option keys[] = {
     LNT_REAL(options, expand_ratio, 1.0 / LNT_MOST_WIDTH, 64, 1, "columns of the state, as a share of hidden_size"),
     LNT_SWITCH(options, use_short_conv, false, "a causal convolution behind the projections to i and f"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_SWITCH(options, use_lower_bound, true, "decays above a learned bound that rises from layer to layer"),
 };
 

@@ -12,7 +12,7 @@ enum { USUAL = 128 };
 static const lnt_option keys[] = {
     LNT_MAYBE_INT(options, expand_ratio, 1, LNT_MOST_WIDTH, 0, 0, "columns of each of hidden_size / expand_ratio heads; null: 128, or hidden_size"),
     LNT_SWITCH(options, use_short_conv, false, "a causal convolution behind the projections to q, f and i"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_SWITCH(options, use_lower_bound, true, "decays above a learned bound that rises from layer to layer"),
 };
 

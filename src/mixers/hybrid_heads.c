@@ -22,7 +22,7 @@ static const lnt_option keys[] = {
     MAMBA_INT("mamba_head_dim", head_dim, 1, LNT_MOST_WIDTH, 64, "Mamba-2: columns of x in a head"),
     MAMBA_INT("mamba_state_size", state_size, 1, LNT_MOST_WIDTH, 128, "Mamba-2: columns of B and C in a group"),
     MAMBA_INT("mamba_groups", n_groups, 1, LNT_MOST_WIDTH, 1, "Mamba-2: groups of heads that share B and C"),
-    MAMBA_INT("mamba_conv_kernel", conv_kernel, 1, 32, 4, "Mamba-2: taps of the convolution"),
+    MAMBA_INT("mamba_conv_kernel", conv_kernel, 1, LNT_CONV_MAX, 4, "Mamba-2: taps of the convolution"),
     MAMBA_SWITCH("mamba_conv_bias", use_conv_bias, true, "Mamba-2: the convolution has a bias"),
     MAMBA_SWITCH("mamba_bias", use_bias, false, "Mamba-2: the products have biases"),
     MAMBA_SWITCH("mamba_norm", rmsnorm, false, "Mamba-2: a norm of the output, over the columns of a group"),

@@ -17,7 +17,7 @@ static const lnt_option keys[] = {
     LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 128, "columns of a key"),
     LNT_REAL(options, expand_v, 1.0 / LNT_MOST_WIDTH, 64, 1, "columns of a value, as a share of head_dim"),
     LNT_SWITCH(options, use_short_conv, true, "a causal convolution behind the projections to q, k and v"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_SWITCH(options, allow_neg_eigval, false, "write strengths up to 2 in place of 1: the state may turn around"),
     LNT_SWITCH(options, safe_gate, false, "decays with a lower bound: lower_bound sigmoid(exp(A_log) (f_proj x + dt_bias))"),
     LNT_MAYBE_REAL(options, lower_bound, -1e3, -1e-6, 0, "a decay's logarithm is above this, e.g. -5; goes with safe_gate"),

@@ -14,7 +14,7 @@ typedef struct {
 static const lnt_option keys[] = {
     LNT_INT(options, state_size, 1, 4096, 16, "numbers of a channel's state"),
     LNT_INT(options, expand, 1, 64, 2, "channels, as a multiple of hidden_size"),
-    LNT_INT(options, conv_kernel, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_kernel, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_INT(options, dt_rank, 1, LNT_MOST_WIDTH, 128, "columns through which write strengths go, usually hidden_size / 16"),
     LNT_WORD(options, form, "diagonal exact", DIAGONAL, "the paper's models, or the solution itself"),
     LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 16, "exact: groups of channels that share a write strength"),

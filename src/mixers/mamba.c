@@ -16,7 +16,7 @@ static const lnt_option keys[] = {
     LNT_INT(options, state_size, 1, 4096, 16, "numbers of a channel's state"),
     LNT_INT(options, expand, 1, 64, 2, "channels, as a multiple of hidden_size"),
     LNT_MAYBE_INT(options, channels, 1, 64 * LNT_MOST_WIDTH, 0, 0, "channels; null: expand * hidden_size"),
-    LNT_INT(options, conv_kernel, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_kernel, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_INT(options, dt_rank, 1, LNT_MOST_WIDTH, 128, "columns through which step sizes go, usually hidden_size / 16"),
     LNT_SWITCH(options, use_bias, false, "the products into and out of the layer have biases"),
     LNT_SWITCH(options, use_conv_bias, true, "the convolution has a bias"),

@@ -12,7 +12,7 @@ static const lnt_option keys[] = {
     LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 64, "columns of x in a head"),
     LNT_INT(options, state_size, 1, LNT_MOST_WIDTH, 128, "columns of B and C in a group"),
     LNT_INT(options, n_groups, 1, LNT_MOST_WIDTH, 1, "groups of heads that share B and C"),
-    LNT_INT(options, conv_kernel, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_kernel, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_SWITCH(options, use_conv_bias, true, "the convolution has a bias"),
     LNT_SWITCH(options, use_bias, false, "the products into and out of the layer have biases"),
     LNT_SWITCH(options, rmsnorm, true, "a norm of the output, over the columns of a group"),

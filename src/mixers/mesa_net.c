@@ -16,7 +16,7 @@ static const lnt_option keys[] = {
     LNT_INT(options, head_dim, 1, LNT_MOST_WIDTH, 128, "columns of a key and of a value"),
     LNT_SWITCH(options, use_output_gate, false, "outputs times silu(g_proj x) behind their norm"),
     LNT_SWITCH(options, use_forget_gate, true, "gamma = sigmoid(a_proj x); without: 1"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution of queries and keys"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution of queries and keys"),
     LNT_MAYBE_REAL(options, gamma_cap, 0, 1, 0, "gamma times 1 - (1 - gamma_cap) beta^2; null: not"),
     LNT_MESA_KEYS(NULL),
 };

@@ -15,7 +15,7 @@ static const lnt_option keys[] = {
     LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 4, "heads"),
     LNT_REAL(options, expand_k, 1.0 / LNT_MOST_WIDTH, 64, 0.5, "columns of all queries and decays, as a share of hidden_size"),
     LNT_REAL(options, expand_v, 1.0 / LNT_MOST_WIDTH, 64, 1, "columns of all values, as a share of hidden_size"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_REAL(options, gate_logit_normalizer, 1, 1e6, 16, "a decay's logarithm is logsigmoid divided by this"),
     LNT_SWITCH(options, use_self_augmentation, true, "the token's own key and value once more in its output"),
 };

@@ -9,6 +9,7 @@
 
 #include "mixers/kind.h"
 #include "ops/ops.h"
+#include "ops/short_conv.h"
 #include "program/program.h"
 #include "recurrence/recur_node.h"
 

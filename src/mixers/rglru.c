@@ -10,7 +10,7 @@ typedef struct {
 static const lnt_option keys[] = {
     LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 16, "blocks of columns that each have their map to the gates"),
     LNT_MAYBE_INT(options, lru_width, 1, LNT_MOST_WIDTH, 0, 0, "columns of the recurrence; null: hidden_size"),
-    LNT_INT(options, conv1d_width, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv1d_width, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
 };
 
 static int64_t columns(const lnt_layer *l)

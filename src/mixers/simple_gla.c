@@ -16,7 +16,7 @@ static const lnt_option keys[] = {
     LNT_REAL(options, expand_k, 1.0 / LNT_MOST_WIDTH, 64, 1, "columns of all keys, as a share of hidden_size"),
     LNT_REAL(options, expand_v, 1.0 / LNT_MOST_WIDTH, 64, 1, "columns of all values, as a share of hidden_size"),
     LNT_SWITCH(options, use_short_conv, true, "a causal convolution and silu behind the projections to q, k and v"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
     LNT_SWITCH(options, use_output_gate, true, "outputs times silu(g_proj x) behind their norm"),
 };
 

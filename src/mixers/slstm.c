@@ -14,7 +14,7 @@ typedef struct {
 static const lnt_option keys[] = {
     LNT_INT(options, num_heads, 1, LNT_MOST_WIDTH, 4, "heads; each has hidden_size / num_heads units"),
     LNT_SWITCH(options, use_short_conv, true, "a causal convolution of what the input and the forget gate see"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
 };
 
 static linnet_status check(lnt_ctx *c, const lnt_layer *l)

@@ -19,7 +19,7 @@ static const lnt_option keys[] = {
     LNT_WORD(options, inner, "plain ln", 0, "the loss: of k M itself, or of its norm, whose target is v - k"),
     LNT_SWITCH(options, use_gate, true, "outputs times silu(g_proj x) behind their norm"),
     LNT_SWITCH(options, use_short_conv, true, "a causal convolution behind the projections to q, k and v"),
-    LNT_INT(options, conv_size, 1, 64, 4, "taps of the convolution"),
+    LNT_INT(options, conv_size, 1, LNT_CONV_MAX, 4, "taps of the convolution"),
 };
 
 /* A gate of each head, sigmoid(name x + bias) times `scale`; the bias begins as `start`. */

@@ -18,7 +18,7 @@ typedef struct {
         LNT_REAL(lnt_ttt_options, rope_theta, 1, 1e15, 10000, "base of the rotary positions, which begin again with each mini-batch"), \
         LNT_SWITCH(lnt_ttt_options, use_gate, false, "outputs times gelu(g_proj x) behind their norm"),                            \
         LNT_SWITCH(lnt_ttt_options, share_qk, false, "queries and keys are one projection through two convolutions"),              \
-        LNT_INT(lnt_ttt_options, conv_kernel, 1, 64, 4, "with share_qk: taps of the convolutions")
+        LNT_INT(lnt_ttt_options, conv_kernel, 1, LNT_CONV_MAX, 4, "with share_qk: taps of the convolutions")
 
 linnet_status lnt_ttt_check(lnt_ctx *c, const lnt_layer *l);
 /* Columns of a head. */

@@ -229,7 +229,9 @@ template <bool CLUSTER, int HEAD> struct head_warps {
             begin = first = 0, end = HEAD > 0 ? HEAD / LNT_CHAIN_WARP : (int)(gridDim.x * blockDim.x) / 32, last = end * LNT_CHAIN_WARP;
             return;
         }
-        begin = h.first + quotient(max(p.col - h.first, 0), o.by_columns) * o.columns, last = min(begin + o.columns, h.end);
+        /* behind the function's columns: its last head, which the lanes ahead have, so that a warp's lanes share the sums below */
+        const int c = min(max(p.col, h.first), h.end - 1) - h.first;
+        begin = h.first + quotient(c, o.by_columns) * o.columns, last = min(begin + o.columns, h.end);
         first = (begin - origin) / LNT_CHAIN_WARP, end = (last - origin + LNT_CHAIN_WARP - 1) / LNT_CHAIN_WARP;
     }
     /* Columns of the head that warp i has. */

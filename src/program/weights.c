@@ -9,7 +9,10 @@
 linnet_status lnt_weights_create(lnt_ctx *c, const lnt_program *p, lnt_dtype dtype, lnt_dtype kept, lnt_weights **out)
 {
     *out = NULL;
-    if (kept == LINNET_I8 && lnt_on_cuda(c)) return lnt_fail(c, LINNET_EINVAL, "weights are int8, which have no kernels for a GPU");
+    if (kept == LINNET_I8 && lnt_on_cuda(c)) {
+        lnt_fail(c, LINNET_EINVAL, "weights are int8, which have no kernels for a GPU");
+        return lnt_hint(c, "Keep them as float32 or bf16, or use --device cpu.");
+    }
     if (kept != LINNET_F32 && kept != LINNET_I8 && kept != dtype) {
         lnt_fail(c, LINNET_EINVAL, "weights kept as %s under dtype %s", lnt_dtype_name(kept), lnt_dtype_name(dtype));
         return lnt_hint(c, "Weights without a float32 master need --dtype bf16.");

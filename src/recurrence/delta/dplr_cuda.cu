@@ -20,6 +20,7 @@ namespace {
 
 constexpr int ROWS = 8, THREADS = 32 * ROWS, B = 8; /* rows of a CTA, a warp each; tokens at a time */
 constexpr int PIECE = 64;                           /* tokens between the states that are kept for the way back */
+constexpr int SLICE = 256, WIDEST = 1024;           /* columns of V whose rows of S are walked at once; and of any V */
 constexpr int SUM_LANES = 32 / B;                   /* of a sum that sum_each leaves */
 
 /* [T,heads,width]: elements of the call's type or float32, of heads of queries and keys or of values; NULL: zeros */
@@ -42,10 +43,12 @@ constexpr int ALONG_MOST = 5, MINE_MOST = 5, OUT_MOST = 4;
 struct walk {
     const int64_t *cu;
     int Hq, Hv, R, E, blocks; /* rows, their length, CTAs a head */
+    int width;                /* numbers of a vector along a row as it lies in memory: E, or all of which rows have a slice */
+    bool add;                 /* results are added to those of slices before */
     float scale;
     rows_of along[ALONG_MOST], mine[MINE_MOST];
     rows_to out[OUT_MOST];
-    int64_t row_step, along_step; /* of a state in memory, whose size is R E */
+    int64_t row_step, along_step; /* of a state in memory, whose size is R width */
     const float *start;           /* s0, in reverse dsT */
     float *finish;                /* sT, in reverse ds0 */
     float *kept;                  /* [T / PIECE + N,Hv,R,E]; NULL: not wanted */
@@ -68,9 +71,9 @@ template <int NE, int OF> struct walker {
     {
     }
 
-    __device__ __forceinline__ float element(const rows_of &s, int64_t t, int j, int width) const
+    __device__ __forceinline__ float element(const rows_of &s, int64_t t, int j, int count, int width) const
     {
-        if (!s.p || t >= end || j >= width) return 0.0f;
+        if (!s.p || t >= end || j >= count) return 0.0f;
         const int64_t at = (s.shared ? t * k.Hq + hq : t * k.Hv + h) * width + j;
         return s.half ? to_float(((const bf16 *)s.p)[at]) : ((const float *)s.p)[at];
     }
@@ -85,11 +88,11 @@ template <int NE, int OF> struct walker {
 #pragma unroll
             for (int c = 0; c < NE; c++) { /* B NE 32 elements are NE for each thread */
                 const int i = c * THREADS + (int)threadIdx.x;
-                next[s][c] = element(k.along[s], t + i / (NE * 32), i % (NE * 32), k.E);
+                next[s][c] = element(k.along[s], t + i / (NE * 32), i % (NE * 32), k.E, k.width);
             }
         const int i = (int)threadIdx.x;
 #pragma unroll
-        for (int s = 0; s < MINE; s++) next_mine[s] = i < B * ROWS ? element(k.mine[s], t + i / ROWS, first + i % ROWS, k.R) : 0.0f;
+        for (int s = 0; s < MINE; s++) next_mine[s] = i < B * ROWS ? element(k.mine[s], t + i / ROWS, first + i % ROWS, k.R, k.R) : 0.0f;
     }
     __device__ __forceinline__ void put_tiles()
     {
@@ -122,7 +125,7 @@ template <int NE, int OF> struct walker {
         if (to.half)
             ((bf16 *)to.p)[at] = from_float<bf16>(m.out[which][j][r]);
         else
-            ((float *)to.p)[at] = m.out[which][j][r];
+            ((float *)to.p)[at] = k.add ? ((float *)to.p)[at] + m.out[which][j][r] : m.out[which][j][r];
     }
     /* The tokens' sums over the row, for store. */
     __device__ __forceinline__ void put_sums(int which, const float (&sums)[B], float factor)
@@ -157,7 +160,7 @@ template <int NE, int OF> struct walker {
 #pragma unroll
         for (int i = 0; i < NE; i++) {
             const int e = lane + 32 * i, r = first + row;
-            S[i] = k.start && e < k.E && r < k.R ? k.start[(n * k.Hv + h) * (int64_t)k.R * k.E + r * k.row_step + e * k.along_step] : 0.0f;
+            S[i] = k.start && e < k.E && r < k.R ? k.start[(n * k.Hv + h) * (int64_t)k.R * k.width + r * k.row_step + e * k.along_step] : 0.0f;
         }
     }
     __device__ __forceinline__ void finish(const float (&S)[NE]) const
@@ -166,7 +169,7 @@ template <int NE, int OF> struct walker {
 #pragma unroll
         for (int i = 0; i < NE; i++) {
             const int e = lane + 32 * i, r = first + row;
-            if (e < k.E && r < k.R) k.finish[(n * k.Hv + h) * (int64_t)k.R * k.E + r * k.row_step + e * k.along_step] = S[i];
+            if (e < k.E && r < k.R) k.finish[(n * k.Hv + h) * (int64_t)k.R * k.width + r * k.row_step + e * k.along_step] = S[i];
         }
     }
 
@@ -365,17 +368,19 @@ void put(const walk &k, int of, bool back, int64_t sequences, const lnt_cuda *d)
 
 /* ---- calls ---------------------------------------------------------------------------------------------------------------------------------- */
 
-/* p, dp [T,Hv,V]; dq and dk of each value head where several share them, [T,Hv,K]. */
+/* p, dp [T,Hv,V]; [T,Hv,K]: dq and dk of each value head where several share them, and all sums over slices of V where there are several. */
 struct parts {
-    float *kept, *p, *dp, *dq, *dk;
+    float *kept, *p, *dp, *dq, *dk, *db, *da;
 };
 size_t carve(const lnt_recur_args *a, void *workspace, parts *w)
 {
     vector_arena m = { (char *)workspace, 0 };
     *w = {};
-    w->kept = m.take<float>((a->tokens / PIECE + a->sequences) * a->Hv * a->K * a->V);
+    w->kept = m.take<float>((a->tokens / PIECE + a->sequences) * a->Hv * a->K * (a->V < SLICE ? a->V : SLICE));
     w->p = m.take<float>(a->tokens * a->Hv * a->V), w->dp = m.take<float>(a->tokens * a->Hv * a->V);
-    if (a->Hq < a->Hv) w->dq = m.take<float>(a->tokens * a->Hv * a->K), w->dk = m.take<float>(a->tokens * a->Hv * a->K);
+    const int64_t rows = a->tokens * a->Hv * a->K;
+    if (a->Hq < a->Hv || a->V > SLICE) w->dq = m.take<float>(rows), w->dk = m.take<float>(rows);
+    if (a->V > SLICE) w->db = m.take<float>(rows), w->da = m.take<float>(rows);
     return m.used;
 }
 
@@ -384,7 +389,7 @@ walk walk_of(const lnt_recur_args *a, int of)
     const bool half = a->dtype == LINNET_BF16, state = of == OF_STATE;
     walk k = {};
     k.cu = a->cu_seqlens_device, k.Hq = a->Hq, k.Hv = a->Hv, k.scale = (float)a->scale;
-    k.R = state ? a->K : a->V, k.E = state ? a->V : a->K, k.blocks = (int)lnt_div_up(k.R, ROWS);
+    k.R = state ? a->K : a->V, k.E = k.width = state ? a->V : a->K, k.blocks = (int)lnt_div_up(k.R, ROWS);
     k.row_step = state ? a->V : 1, k.along_step = state ? 1 : a->V;
     rows_of *of_K = state ? k.mine : k.along; /* rows of K numbers */
     of_K[state ? MINE_A : ALONG_A] = { a->a, half, false };
@@ -405,6 +410,27 @@ void forward(const void *args, const lnt_device *d)
     put(k, OF_TRANSPOSE, false, a->sequences, (const lnt_cuda *)d);
 }
 
+/* Rows of S, columns c .. of V: there and back. */
+void back_over_slice(const lnt_recur_args *a, const parts &w, int c, const lnt_cuda *d)
+{
+    const bool half = a->dtype == LINNET_BF16;
+    walk k = walk_of(a, OF_STATE);
+    auto from = [&](const void *p, bool halves) { return rows_of{ p ? (const char *)p + c * (halves ? 2 : 4) : NULL, halves, false }; };
+    auto to = [&](void *p, float *sums) { return rows_to{ p && sums ? sums : p, half && !sums }; };
+    auto state = [&](const void *p) { return p ? (float *)(uintptr_t)p + c : NULL; };
+    k.E = a->V - c < SLICE ? a->V - c : SLICE, k.add = c > 0;
+    k.along[ALONG_V] = from(a->v, half), k.along[ALONG_DO] = from(a->do_, half);
+    k.along[ALONG_P] = from(w.p, false), k.along[ALONG_DP] = from(w.dp, false);
+    k.kept = w.kept;
+    k.start = state(a->s0);
+    k.out[OUT_DQ] = to(a->dq, w.dq);
+    put(k, OF_STATE, false, a->sequences, d);
+    k.out[OUT_DK] = to(a->dk, w.dk), k.out[OUT_DB] = to(a->db, w.db), k.out[OUT_DA] = to(a->da, w.da);
+    k.out[OUT_DGK] = { a->dgk, false };
+    k.start = state(a->dsT), k.finish = state(a->ds0);
+    put(k, OF_STATE, true, a->sequences, d);
+}
+
 void backward(const void *args, const lnt_device *device)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
@@ -423,20 +449,15 @@ void backward(const void *args, const lnt_device *device)
     k.start = (const float *)a->dsT;
     put(k, OF_TRANSPOSE, true, a->sequences, d);
 
-    k = walk_of(a, OF_STATE);
-    k.along[ALONG_V] = { a->v, half, false }, k.along[ALONG_DO] = { a->do_, half, false };
-    k.along[ALONG_P] = { w.p, false, false }, k.along[ALONG_DP] = { w.dp, false, false };
-    k.kept = w.kept;
-    k.start = (const float *)a->s0;
-    k.out[OUT_DQ] = { !a->dq ? NULL : w.dq ? w.dq : a->dq, half && !w.dq };
-    put(k, OF_STATE, false, a->sequences, d);
-    k.out[OUT_DK] = { !a->dk ? NULL : w.dk ? w.dk : a->dk, half && !w.dk };
-    k.out[OUT_DB] = { a->db, half }, k.out[OUT_DA] = { a->da, half }, k.out[OUT_DGK] = { a->dgk, false };
-    k.start = (const float *)a->dsT, k.finish = (float *)a->ds0;
-    put(k, OF_STATE, true, a->sequences, d);
-    if (!w.dq) return;
-    lnt_vector_sum_heads(a->dq, half, w.dq, 1, a->tokens, a->Hv, a->Hq, a->K, d);
-    lnt_vector_sum_heads(a->dk, half, w.dk, 1, a->tokens, a->Hv, a->Hq, a->K, d);
+    for (int c = 0; c < a->V; c += SLICE) back_over_slice(a, w, c, d);
+    if (w.dq) {
+        lnt_vector_sum_heads(a->dq, half, w.dq, 1, a->tokens, a->Hv, a->Hq, a->K, d);
+        lnt_vector_sum_heads(a->dk, half, w.dk, 1, a->tokens, a->Hv, a->Hq, a->K, d);
+    }
+    if (w.db) {
+        lnt_vector_sum_heads(a->db, half, w.db, 1, a->tokens, a->Hv, a->Hv, a->K, d);
+        lnt_vector_sum_heads(a->da, half, w.da, 1, a->tokens, a->Hv, a->Hv, a->K, d);
+    }
 }
 
 size_t workspace(const void *args, bool back, int)
@@ -448,8 +469,8 @@ size_t workspace(const void *args, bool back, int)
 const char *declines(const void *args, bool)
 {
     const lnt_recur_args *a = (const lnt_recur_args *)args;
-    if (a->K > 256 || a->V > 256) return "K and V of at most 256 are offered";
-    return a->sequences >= ((int64_t)1 << 26) / a->Hv ? "too many sequences" : NULL;
+    if (a->K > 256 || a->V > WIDEST) return "K of at most 256 and V of at most 1024 are offered";
+    return a->sequences >= ((int64_t)1 << 24) / a->Hv ? "too many sequences" : NULL;
 }
 
 } // namespace

@@ -362,9 +362,14 @@ template <typename T> void backward_slab(const slab &x, const lnt_cuda *d, int64
         const int64_t rows = longest + (y.out0 ? a.R : 0);
         if (rows && (y.out || y.out0)) lnt_launch(d, kernel, tiles(rows, columns, x.S), THREADS, x, y);
     };
-    put(contract_kernel<T, false>, { a.dout, NULL, NULL, x.N ? a.dq : NULL, NULL, 0 }, x.nh * x.ni);
+    put(contract_kernel<T, false>, { a.dout, NULL, NULL, x.N && a.dout ? a.dq : NULL, NULL, 0 }, x.nh * x.ni);
     put(contract_kernel<T, false>, { a.v, a.v0, a.dkT, a.dk, a.dk0, x.dy }, x.nh * x.ni);
     put(contract_kernel<T, true>, { a.k, a.k0, a.dvT, a.dv, a.dv0, x.dy }, x.nh * a.V);
+}
+
+void put_zeros(void *to, int64_t bytes, const lnt_cuda *d)
+{
+    if (to) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(to, 0, (size_t)bytes, d->stream));
 }
 
 template <typename T> void put_slabs(const conv_args &a, const lnt_cuda *d, bool back)
@@ -387,9 +392,10 @@ template <typename T> void put_slabs(const conv_args &a, const lnt_cuda *d, bool
             }
         if (x.N) x.begins = false;
     });
+    if (back && !a.dout) put_zeros(a.dq, a.tokens * a.H * a.K * (int64_t)sizeof(T), d);
     if (!back || !x.begins) return; /* no token at all */
-    if (a.dh) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(a.dh, 0, (size_t)(a.L * a.H) * sizeof(float), d->stream));
-    if (a.dskip) lnt_cuda_note((lnt_cuda *)d, cudaMemsetAsync(a.dskip, 0, (size_t)a.H * sizeof(float), d->stream));
+    put_zeros(a.dh, a.L * a.H * (int64_t)sizeof(float), d);
+    put_zeros(a.dskip, a.H * (int64_t)sizeof(float), d);
 }
 
 void put(const conv_args &a, const lnt_device *d, bool back)
