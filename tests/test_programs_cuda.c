@@ -70,6 +70,26 @@ static lnt_buf joined_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
     return lnt_lm_loss(p, lnt_rmsnorm(p, y, "norm", 1e-6), targets, "e.weight", VOCAB, 0, normal);
 }
 
+/* Lerps as pairs, between rows and those before them, six side by side and one, and to a product; columns in units of 8, 4 and 1. */
+static lnt_buf shifted_program(lnt_program *p, lnt_buf ids, lnt_buf targets)
+{
+    static const int64_t cols[] = {136, 132, 37};
+    lnt_buf y = lnt_embedding(p, ids, "e", VOCAB, WIDTH, 1, normal, false);
+    for (int layer = 0; layer < 3; layer++) {
+        lnt_push_scope(p, "%d", layer);
+        lnt_buf x = lnt_linear(p, lnt_rmsnorm(p, y, "norm", 1e-6), "x", cols[layer]), mu[6];
+        for (int i = 0; i < 6; i++) mu[i] = lnt_row_param(p, (const char *[]){"a", "b", "c", "d", "e", "f"}[i], 1, cols[layer], normal);
+        x = lnt_lerps(p, x, lnt_token_shift(p, x), 6, mu);
+        x = lnt_rmsnorm(p, lnt_linear(p, x, "down", cols[layer]), "inner", 1e-6);
+        x = lnt_lerp_param(p, x, lnt_token_shift(p, x), "mu", normal);
+        const lnt_buf by = lnt_linear(p, x, "by", cols[layer]);
+        x = lnt_lerp_param(p, x, lnt_mul_buf(p, x, by), "k", normal);
+        y = lnt_add_buf(p, y, lnt_linear(p, x, "o", WIDTH));
+        lnt_pop_scope(p);
+    }
+    return lnt_lm_loss(p, lnt_rmsnorm(p, y, "norm", 1e-6), targets, "e.weight", VOCAB, 0, normal);
+}
+
 /* Mixtures of experts, of few tokens each and of none; inner columns that are whole units of 8 and that are not. */
 static lnt_buf mixtures(lnt_program *p, lnt_buf ids, lnt_buf targets, int few)
 {
@@ -161,6 +181,7 @@ static void plans(void **state)
     OK(cpu, linnet_context_create(NULL, &cpu));
     compare_plans(gpu, cpu, small_program);
     compare_plans(gpu, cpu, joined_program);
+    compare_plans(gpu, cpu, shifted_program);
     linnet_context_destroy(gpu);
     linnet_context_destroy(cpu);
 }

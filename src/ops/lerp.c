@@ -5,8 +5,8 @@
  * (dm_i summed over the rows when m has one row for all). Without a, y = b m: columns times parameters; without b, y = a + m, parameters added to
  * them (da = dy, dm = dy).
  *
- * A pair: in training on a GPU the sum of columns times one row and something else, b m + z, is made without what is between, whose gradient is the
- * sum's. */
+ * Pairs, in training on a GPU: the sum of columns times one row and something else, b m + z, is made without what is between, whose gradient is the
+ * sum's; lerps between rows and those before them without the shifted rows; one from a to a e without the product. */
 #include "ops/lerp.h"
 #include "ops/builder.h"
 #include "ops/row_chain.h"
@@ -44,8 +44,30 @@ static bool lerp_row(const lnt_node *n, lnt_row_step *s)
     return true;
 }
 
+#ifdef LINNET_CUDA
+extern lnt_pair_kernel lnt_shifted_lerp_forward_cuda, lnt_shifted_lerp_backward_cuda, lnt_product_lerp_forward_cuda, lnt_product_lerp_backward_cuda;
+
+/* b is made of a, and m has one row for all. */
+static bool from_a_fits(const lnt_node *first, const lnt_node *lerp, const lnt_shape *s)
+{
+    const lnt_lerp_attr *x = lerp->attr;
+    return s->training && s->device && s->device->kind == LNT_DEVICE_CUDA && x->row && lnt_same_data(lerp->program, first->in[0], lerp->in[0]);
+}
+static bool product_fits(const lnt_node *mul, const lnt_node *lerp, const lnt_shape *s)
+{
+    return from_a_fits(mul, lerp, s) && ((const lnt_lerp_attr *)lerp->attr)->count == 1 && lnt_in_cols(mul, 1) == lnt_in_cols(mul, 0);
+}
+static const lnt_pair product = {.first = &lnt_mul_op, .input = 1, .inner = true, .fits = product_fits,
+                                 .forward = lnt_product_lerp_forward_cuda, .backward = lnt_product_lerp_backward_cuda};
+static const lnt_pair shifted = {.first = &lnt_token_shift_op, .next = &product, .input = 1, .inner = true, .fits = from_a_fits,
+                                 .forward = lnt_shifted_lerp_forward_cuda, .backward = lnt_shifted_lerp_backward_cuda};
+#define PAIRS .pair = &shifted
+#else
+#define PAIRS .pair = NULL
+#endif
+
 static const lnt_op lerp_op = {.name = "lerp", .backward_needs = LNT_NEEDS_ALL_IN, .strided = LNT_NEEDS_ALL_IN, .workspace = lerp_workspace,
-                               .forward = lerp_forward, .backward = lerp_backward, .describe = lerp_describe,
+                               .forward = lerp_forward, .backward = lerp_backward, .describe = lerp_describe, PAIRS,
                                LNT_ROW_CHAIN(lerp_row)};
 
 #ifdef LINNET_CUDA

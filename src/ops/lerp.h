@@ -23,6 +23,7 @@ static inline lnt_tensor lnt_lerp_at(const lnt_call *k, const lnt_tensor *in, in
     if (m.data) m.data = (char *)m.data + i * m.cols * (m.dtype == LINNET_F32 ? 4 : 2);
     return m;
 }
+extern const lnt_op lnt_token_shift_op, lnt_mul_op;
 /* x m + y, of the sum that adds y to columns times one row. */
 extern const lnt_pair lnt_scaled_sum;
 

@@ -15,10 +15,11 @@ struct lerp_args {
     int count;
     int64_t rows, cols, each; /* each: rows of a block */
     float *part;              /* one row for all, backward: sums of dm_j, [count][blocks][cols]; NULL: not wanted */
+    lnt_cut cut;              /* where b is the row of a before, zeros ahead of a sequence */
 };
 
-/* N: at least count, where m has one row for all; 0: a row for each. */
-template <class P, int N> __global__ void __launch_bounds__(LERP_THREADS) lerp_forward(const __grid_constant__ lerp_args x)
+/* N: at least count, where m has one row for all; 0: a row for each. PRODUCT: b is a times what is given in its place. */
+template <class P, int N, bool PRODUCT = false> __global__ void __launch_bounds__(LERP_THREADS) lerp_forward(const __grid_constant__ lerp_args x)
 {
     let_next();
     await_last();
@@ -34,6 +35,8 @@ template <class P, int N> __global__ void __launch_bounds__(LERP_THREADS) lerp_f
         if (x.a.v.p) get<P>(a, x.a.v, r * x.a.ld + c);
         get<P>(b, x.b.v, r * x.b.ld + c);
 #pragma unroll
+        for (int u = 0; u < P::U && PRODUCT; u++) b[u] *= a[u];
+#pragma unroll
         for (int j = 0; j < (N ? N : LNT_LERP_MOST); j++) {
             if (j >= x.count) break;
             float y[P::U];
@@ -45,7 +48,7 @@ template <class P, int N> __global__ void __launch_bounds__(LERP_THREADS) lerp_f
     }
 }
 
-template <class P, int N> __global__ void __launch_bounds__(LERP_THREADS) lerp_backward(const __grid_constant__ lerp_args x)
+template <class P, int N, bool PRODUCT = false> __global__ void __launch_bounds__(LERP_THREADS) lerp_backward(const __grid_constant__ lerp_args x)
 {
     let_next();
     await_last();
@@ -57,13 +60,13 @@ template <class P, int N> __global__ void __launch_bounds__(LERP_THREADS) lerp_b
         if (j < x.count) get_weights(m[j], (const float *)x.m[j].v.p + c);
 #pragma unroll 2
     for (int64_t r = r0; r < r1; r++) {
-        float way[P::U] = {}, a[P::U] = {}, to_a[P::U] = {}, to_b[P::U] = {};
-        if (x.part || !N) {
+        float way[P::U], a[P::U] = {}, b[P::U] = {}, to_a[P::U] = {}, to_b[P::U] = {};
+        if (x.part || !N || PRODUCT) {
             if (x.a.v.p) get<P>(a, x.a.v, r * x.a.ld + c);
-            get<P>(way, x.b.v, r * x.b.ld + c);
+            get<P>(b, x.b.v, r * x.b.ld + c);
         }
 #pragma unroll
-        for (int u = 0; u < P::U; u++) way[u] -= a[u];
+        for (int u = 0; u < P::U; u++) way[u] = (PRODUCT ? a[u] * b[u] : b[u]) - a[u];
 #pragma unroll
         for (int j = 0; j < (N ? N : LNT_LERP_MOST); j++) {
             if (j >= x.count) break;
@@ -78,8 +81,110 @@ template <class P, int N> __global__ void __launch_bounds__(LERP_THREADS) lerp_b
             }
             if (!N && x.dm[j].v.p) put_sum<P>(x.dm[j].v, r * x.dm[j].ld + c, d, x.add_m[j]);
         }
+#pragma unroll
+        for (int u = 0; u < P::U && PRODUCT; u++) to_a[u] += to_b[u] * b[u], to_b[u] *= a[u];
         if (x.da.v.p) put_sum<P>(x.da.v, r * x.da.ld + c, to_a, x.add_a);
         if (x.db.v.p) put_sum<P>(x.db.v, r * x.db.ld + c, to_b, x.add_b);
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (j < x.count && x.part) {
+            float *at = x.part + ((int64_t)j * gridDim.x + blockIdx.x) * x.cols + c;
+#pragma unroll
+            for (int u = 0; u < P::U; u++) at[u] = sum[j][u];
+        }
+}
+
+/* Which of the rows from r on, one after the other, begin a sequence. */
+struct lerp_sequences {
+    const lnt_cut &cut;
+    int64_t n, end;
+    __device__ __forceinline__ lerp_sequences(const lnt_cut &cut_, int64_t r) : cut(cut_), n(sequence_at(cut_, r)), end(cut_.cu[n + 1]) {}
+    __device__ __forceinline__ bool begins(int64_t r)
+    {
+        if (r < end) return r == cut.cu[n];
+        while (end <= r) end = cut.cu[++n + 1];
+        return true;
+    }
+};
+
+/* Lerps between rows and those before them, m one row for all: of a thread's rows all loads are on their way before the first is used. */
+template <class P, int N> __global__ void __launch_bounds__(LERP_THREADS) shifted_forward(const __grid_constant__ lerp_args x)
+{
+    let_next();
+    await_last();
+    const int64_t c = ((int64_t)blockIdx.y * LERP_THREADS + threadIdx.x) * P::U, r0 = (int64_t)blockIdx.x * LERP_ROWS;
+    if (c >= x.cols) return;
+    float m[N][P::U];
+    lnt_raw<P> rows[LERP_ROWS + 1] = {};
+#pragma unroll
+    for (int i = 0; i <= LERP_ROWS; i++)
+        if (r0 + i > 0 && r0 + i <= x.rows) rows[i] = fetch<P>(x.a.v, (r0 + i - 1) * x.a.ld + c);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (j < x.count) get_weights(m[j], (const float *)x.m[j].v.p + c);
+    lerp_sequences at(x.cut, r0);
+#pragma unroll
+    for (int i = 0; i < LERP_ROWS; i++) {
+        const int64_t r = r0 + i;
+        if (r >= x.rows) return;
+        float a[P::U], b[P::U] = {};
+        widen<P>(a, rows[i + 1], x.a.v.f32);
+        if (!at.begins(r)) widen<P>(b, rows[i], x.a.v.f32);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            if (j >= x.count) break;
+            float y[P::U];
+#pragma unroll
+            for (int u = 0; u < P::U; u++) y[u] = a[u] + (b[u] - a[u]) * m[j][u];
+            put<P>(x.y.v, r * x.y.ld + j * x.cols + c, y);
+        }
+    }
+}
+
+/* A row of da waits for what the row behind it gives to it, which of a thread's last row is another thread's. */
+template <class P, int N> __global__ void __launch_bounds__(LERP_THREADS) shifted_backward(const __grid_constant__ lerp_args x)
+{
+    let_next();
+    await_last();
+    const int64_t c = ((int64_t)blockIdx.y * LERP_THREADS + threadIdx.x) * P::U, r0 = (int64_t)blockIdx.x * x.each, r1 = min(x.rows, r0 + x.each);
+    if (c >= x.cols) return;
+    float m[N][P::U], sum[N][P::U] = {}, waiting[P::U] = {};
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (j < x.count) get_weights(m[j], (const float *)x.m[j].v.p + c);
+    lnt_raw<P> before = {};
+    if (r0 > 0) before = fetch<P>(x.a.v, (r0 - 1) * x.a.ld + c);
+    lerp_sequences at(x.cut, r0);
+#pragma unroll 2
+    for (int64_t r = r0; r <= r1; r++) {
+        const bool own = r < r1, begins = r == x.rows || at.begins(r);
+        float way[P::U] = {}, a[P::U] = {}, to_a[P::U] = {}, to_before[P::U] = {};
+        if (own) {
+            const lnt_raw<P> here = fetch<P>(x.a.v, r * x.a.ld + c);
+            if (!begins) widen<P>(way, before, x.a.v.f32);
+            widen<P>(a, here, x.a.v.f32);
+            before = here;
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            if (j >= x.count || (!own && begins)) break;
+            float d[P::U];
+            get<P>(d, x.y.v, r * x.y.ld + j * x.cols + c);
+#pragma unroll
+            for (int u = 0; u < P::U; u++) {
+                const float by = d[u] * m[j][u];
+                to_before[u] += by, to_a[u] += d[u] - by;
+                if (own) sum[j][u] += d[u] * (way[u] - a[u]);
+            }
+        }
+        if (r > r0 && x.da.v.p) {
+#pragma unroll
+            for (int u = 0; u < P::U; u++) waiting[u] += begins ? 0.0f : to_before[u];
+            put_sum<P>(x.da.v, (r - 1) * x.da.ld + c, waiting, x.add_a);
+        }
+#pragma unroll
+        for (int u = 0; u < P::U; u++) waiting[u] = to_a[u];
     }
 #pragma unroll
     for (int j = 0; j < N; j++)
@@ -127,7 +232,7 @@ static int arguments(const lnt_call *k, bool backward, lerp_args *x)
     all[n++] = &k->in[0], all[n++] = &k->in[1], all[n++] = y;
     if (backward) x->da = strided(all[n++] = &k->d_in[0]), x->add_a = k->accumulate[0];
     if (backward) x->db = strided(all[n++] = &k->d_in[1]), x->add_b = k->accumulate[1];
-    x->count = attr->count, x->rows = y->rows, x->cols = y->cols / attr->count;
+    x->cut = cut_of(k), x->count = attr->count, x->rows = y->rows, x->cols = y->cols / attr->count;
     bool aligned = true;
     for (int j = 0; j < attr->count; j++) {
         m[j] = lnt_lerp_at(k, k->in, j), x->m[j] = strided(&m[j]);
@@ -145,26 +250,39 @@ static int arguments(const lnt_call *k, bool backward, lerp_args *x)
     return aligned ? unit_of(sizes & 7 ? sizes & 7 : 8, all, n) : 1;
 }
 
-extern "C" linnet_status lnt_lerp_forward_cuda(const lnt_call *k)
+enum lerp_way { PLAIN, SHIFTED, PRODUCT }; /* to b; to the row before; to a times b */
+
+static void lerps_forward(const lnt_call *k, lerp_way way)
 {
-    const lnt_lerp_attr *attr = (const lnt_lerp_attr *)k->attr;
-    const bool add[1] = {false};
-    if (k->out[0].rows <= 0) return LINNET_OK;
-    if (attr->sum) {
-        row_run(k->c, sum_map{}, k->out[0].rows, k->out[0].cols, {&k->in[0], &k->in[2]}, attr->row ? 2u : 0u, {&k->out[0]}, add);
-        return LINNET_OK;
-    }
     lerp_args x;
     const int unit = arguments(k, false, &x);
     const lnt_cuda *d = lnt_cuda_of(k->c);
     x.each = LERP_ROWS;
     const dim3 grid((unsigned)lnt_div_up(x.rows, LERP_ROWS), (unsigned)lnt_div_up(x.cols, (int64_t)LERP_THREADS * unit));
-    if (!attr->row)
+    if (x.rows <= 0) return;
+    if (way == PRODUCT)
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_forward<P, 1, true>, grid, LERP_THREADS, x)));
+    else if (way == SHIFTED && x.count == 1)
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, shifted_forward<P, 1>, grid, LERP_THREADS, x)));
+    else if (way == SHIFTED)
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, shifted_forward<P, LNT_LERP_MOST>, grid, LERP_THREADS, x)));
+    else if (!((const lnt_lerp_attr *)k->attr)->row)
         LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_forward<P, 0>, grid, LERP_THREADS, x)));
     else if (x.count == 1)
         LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_forward<P, 1>, grid, LERP_THREADS, x)));
     else
         LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_forward<P, LNT_LERP_MOST>, grid, LERP_THREADS, x)));
+}
+
+extern "C" linnet_status lnt_lerp_forward_cuda(const lnt_call *k)
+{
+    const lnt_lerp_attr *attr = (const lnt_lerp_attr *)k->attr;
+    const bool add[1] = {false};
+    if (k->out[0].rows <= 0) return LINNET_OK;
+    if (attr->sum)
+        row_run(k->c, sum_map{}, k->out[0].rows, k->out[0].cols, {&k->in[0], &k->in[2]}, attr->row ? 2u : 0u, {&k->out[0]}, add);
+    else
+        lerps_forward(k, PLAIN);
     return LINNET_OK;
 }
 
@@ -265,22 +383,29 @@ template <class P> __global__ void __launch_bounds__(LERP_THREADS) scaled_backwa
     for (int u = 0; u < P::U; u++) at[u] = sum[u];
 }
 
-extern "C" linnet_status lnt_lerp_backward_cuda(const lnt_call *k)
+static void lerps_backward(const lnt_call *k, lerp_way way)
 {
     const lnt_lerp_attr *attr = (const lnt_lerp_attr *)k->attr;
-    if (attr->sum) return sum_backward(k, attr->row), LINNET_OK;
     lerp_args x;
     int unit = arguments(k, true, &x);
     for (int j = 0; x.part && j < x.count; j++)
         if (x.dm[j].v.p && !x.add_m[j]) lnt_device_zero(k->c, x.dm[j].v.p, (size_t)x.cols * sizeof(float));
-    if (x.rows <= 0) return LINNET_OK;
+    if (x.rows <= 0) return;
     const lnt_cuda *d = lnt_cuda_of(k->c);
     if (x.count > 1 && unit == 8 && attr->row) unit = 2; /* half4: registers */
     const int64_t wide = lnt_div_up(x.cols, (int64_t)LERP_THREADS * (unit == 2 ? 4 : unit));
     x.each = attr->row ? lnt_div_up(x.rows, lnt_row_blocks(x.rows, LNT_CUDA_SUM_BLOCKS / wide)) : (int64_t)LERP_ROWS;
     const int64_t blocks = lnt_div_up(x.rows, x.each);
     const dim3 grid((unsigned)blocks, (unsigned)wide);
-    if (!attr->row)
+    if (way == PRODUCT)
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_backward<P, 1, true>, grid, LERP_THREADS, x)));
+    else if (way == SHIFTED && unit == 2)
+        lnt_launch(d, shifted_backward<half4, LNT_LERP_MOST>, grid, LERP_THREADS, x);
+    else if (way == SHIFTED && x.count == 1)
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, shifted_backward<P, 1>, grid, LERP_THREADS, x)));
+    else if (way == SHIFTED)
+        LNT_BY_UNIT(unit, P, (lnt_launch(d, shifted_backward<P, LNT_LERP_MOST>, grid, LERP_THREADS, x)));
+    else if (!attr->row)
         LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_backward<P, 0>, grid, LERP_THREADS, x)));
     else if (!x.a.v.p)
         LNT_BY_UNIT(unit, P, (lnt_launch(d, scaled_backward<P>, grid, LERP_THREADS, x)));
@@ -292,5 +417,47 @@ extern "C" linnet_status lnt_lerp_backward_cuda(const lnt_call *k)
         LNT_BY_UNIT(unit, P, (lnt_launch(d, lerp_backward<P, LNT_LERP_MOST>, grid, LERP_THREADS, x)));
     for (int j = 0; x.part && j < x.count; j++)
         if (x.dm[j].v.p) add_blocks(k->c, (float *)x.dm[j].v.p, x.part + j * blocks * x.cols, blocks, x.cols, x.cols, 1);
+}
+
+extern "C" linnet_status lnt_lerp_backward_cuda(const lnt_call *k)
+{
+    const lnt_lerp_attr *attr = (const lnt_lerp_attr *)k->attr;
+    if (attr->sum)
+        sum_backward(k, attr->row);
+    else
+        lerps_backward(k, PLAIN);
+    return LINNET_OK;
+}
+
+/* Pairs. What is before a lerp reads its a as well, whose gradient the lerp's way back makes whole. */
+extern "C" linnet_status lnt_shifted_lerp_forward_cuda(const lnt_call *shift, const lnt_call *lerp)
+{
+    (void)shift;
+    lerps_forward(lerp, SHIFTED);
+    return LINNET_OK;
+}
+extern "C" linnet_status lnt_shifted_lerp_backward_cuda(const lnt_call *shift, const lnt_call *lerp)
+{
+    (void)shift;
+    lerps_backward(lerp, SHIFTED);
+    return LINNET_OK;
+}
+
+static lnt_call to_product(const lnt_call *mul, const lnt_call *lerp)
+{
+    lnt_call k = *lerp;
+    k.in[1] = mul->in[1], k.d_in[1] = mul->d_in[1], k.accumulate[1] = mul->accumulate[1];
+    return k;
+}
+extern "C" linnet_status lnt_product_lerp_forward_cuda(const lnt_call *mul, const lnt_call *lerp)
+{
+    const lnt_call k = to_product(mul, lerp);
+    lerps_forward(&k, PRODUCT);
+    return LINNET_OK;
+}
+extern "C" linnet_status lnt_product_lerp_backward_cuda(const lnt_call *mul, const lnt_call *lerp)
+{
+    const lnt_call k = to_product(mul, lerp);
+    lerps_backward(&k, PRODUCT);
     return LINNET_OK;
 }

@@ -39,8 +39,8 @@ const lnt_op lnt_activation_op = {.name = "activation", .backward_needs = LNT_NE
                                   .backward = activation_backward, .describe = activation_describe, LNT_ROW_CHAIN(activation_row)};
 const lnt_op lnt_sum_op = {.name = "add", .passes_gradient = true, .forward = add_forward, .backward = add_backward, .pair = &lnt_scaled_sum,
                            LNT_ROW_CHAIN(add_row)};
-static const lnt_op mul_op = {.name = "mul", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .strided = LNT_NEEDS_IN0, .forward = mul_forward,
-                              .backward = mul_backward, LNT_ROW_CHAIN(mul_row)};
+const lnt_op lnt_mul_op = {.name = "mul", .backward_needs = LNT_NEEDS_IN0 | LNT_NEEDS_IN1, .strided = LNT_NEEDS_IN0, .forward = mul_forward,
+                           .backward = mul_backward, LNT_ROW_CHAIN(mul_row)};
 
 static void glu_describe(const lnt_node *n, char *text, size_t size)
 {
@@ -112,7 +112,7 @@ static lnt_buf two(lnt_program *p, const lnt_op *op, const void *attr, lnt_buf a
 }
 
 lnt_buf lnt_add_buf(lnt_program *p, lnt_buf a, lnt_buf b) { return two(p, &lnt_sum_op, NULL, a, b, false); }
-lnt_buf lnt_mul_buf(lnt_program *p, lnt_buf a, lnt_buf b) { return two(p, &mul_op, NULL, a, b, true); }
+lnt_buf lnt_mul_buf(lnt_program *p, lnt_buf a, lnt_buf b) { return two(p, &lnt_mul_op, NULL, a, b, true); }
 lnt_buf lnt_glu(lnt_program *p, lnt_buf gate, lnt_buf up, lnt_act act)
 {
     const lnt_glu_attr a = {act};

@@ -24,12 +24,12 @@ static bool shift_row(const lnt_node *n, lnt_row_step *s)
     return true;
 }
 
-static const lnt_op token_shift_op = {
+const lnt_op lnt_token_shift_op = {
     .name = "token_shift", .state_size = shift_state, .state_tensors = shift_tensors, .forward = token_shift_forward,
     .backward = token_shift_backward, LNT_ROW_CHAIN(shift_row)};
 
 lnt_buf lnt_token_shift(lnt_program *p, lnt_buf x)
 {
     if (!lnt_ready(p, "token_shift", 1, &x) || !lnt_row_a_token(p, "token_shift", x)) return LNT_NO_BUF;
-    return lnt_add_op(p, &token_shift_op, NULL, 1, &x, 0, NULL, (lnt_out_spec){lnt_cols(p, x), lnt_heads(p, x), lnt_program_value(p, x)->f32});
+    return lnt_add_op(p, &lnt_token_shift_op, NULL, 1, &x, 0, NULL, (lnt_out_spec){lnt_cols(p, x), lnt_heads(p, x), lnt_program_value(p, x)->f32});
 }

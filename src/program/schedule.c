@@ -176,7 +176,7 @@ static bool is_pair(const work *w, int i)
     if (!pair || !w->needed[i] || !w->needed[i + 1] || (i && w->pairs[i - 1])) return false;
     if (w->fixed[i] != w->fixed[i + 1]) return false;
     const int r = root_of(w, a->out[0]);
-    if (!lnt_same_data(w->p, a->out[0], b->in[0]) || (a->block != b->block && a->op->backward_needs)) return false;
+    if (!lnt_same_data(w->p, a->out[0], b->in[pair->input]) || (a->block != b->block && a->op->backward_needs)) return false;
     if (pair->inner && (a->block != b->block || !a->op->flops != !b->op->flops || w->crosses[r] || readers(w, r) > 1)) return false;
     return !pair->fits || pair->fits(a, b, w->shape);
 }
