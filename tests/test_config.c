@@ -643,6 +643,24 @@ static void patterns(void **state)
     }
 }
 
+/* A named size reaches the mixers that a pattern adds, whether or not those that are there have heads. */
+static void heads_of_a_size(void **state)
+{
+    (void)state;
+    static const char *const without[] = {"mamba", "lru", "s4d", "hyena", "gated_conv"};
+    for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
+        char pattern[64];
+        linnet_config *k;
+        snprintf(pattern, sizeof pattern, "%s,attention:16,gla", without[i]);
+        assert_int_equal(linnet_config_create(ctx, without[i], &k), LINNET_OK);
+        assert_int_equal(linnet_config_preset(ctx, k, "tiny"), LINNET_OK); /* width 256, heads of 64 */
+        assert_int_equal(linnet_config_pattern(ctx, k, pattern), LINNET_OK);
+        assert_string_equal(value(k, "attention.num_heads"), "4");
+        assert_string_equal(value(k, "gla.num_heads"), "4");
+        linnet_config_destroy(k);
+    }
+}
+
 /* Keys of several parts, of one by its label, and other blocks, norms and MLPs. */
 static void parts(void **state)
 {
@@ -801,6 +819,7 @@ int main(void)
         cmocka_unit_test(no_null_head_dim),
         cmocka_unit_test(set_keys),          cmocka_unit_test(readout_is_our_own), cmocka_unit_test(switches_read_back),
         cmocka_unit_test(patterns),
+        cmocka_unit_test(heads_of_a_size),
         cmocka_unit_test(parts),
         cmocka_unit_test(what_follows_for_each_layer),
         cmocka_unit_test(python_numbers),

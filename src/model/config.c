@@ -150,6 +150,7 @@ linnet_status lnt_config_add_mixer(lnt_ctx *c, lnt_config *k, const lnt_mixer *m
             head = int_of(&k->mixers[i], "head_dim", 0); /* either may be null and follow from the other */
             if (!heads && head) heads = k->hidden_size / head;
         }
+        if (!heads) heads = k->sized_heads, head = k->sized_head;
         if (!head && heads) head = k->hidden_size / heads;
         if (heads) lnt_mixer_size(mixer, p->options, heads, head > 0 ? head : 1);
     }
@@ -320,6 +321,8 @@ void lnt_config_put_int(lnt_config *k, const char *key, int64_t v)
 void lnt_config_size(lnt_config *k, int64_t width, int64_t heads, int64_t head)
 {
     k->hidden_size = width;
+    k->sized_heads = heads;
+    k->sized_head = head;
     lnt_options_put_int(&k->mlp.kind->options, k->mlp.options, "intermediate_size", 0);
     for (int i = 0; i < k->n_mixers; i++) lnt_mixer_size(mixer_of_part(&k->mixers[i]), k->mixers[i].options, heads, head);
     lnt_config_touch(k);
