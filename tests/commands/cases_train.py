@@ -177,6 +177,7 @@ def diverges(folder):
     wild = [*flags_but("--steps", "--warmup"), "--steps", "200", "--warmup", "0", "--learning-rate", "1000", "--clip", "0", "--weight-decay", "1000"]
     done = refused("train", text_file(), "--out", out, *wild, says=["step"])
     assert "nan" in done.err or "inf" in done.err or "not finite" in done.err, done.err
+    assert "A smaller learning rate may help" in done.err, done.err
     if (out / "model.safetensors").exists():
         for name, (_, _, body) in read_safetensors(out / "model.safetensors").items():
             assert all(map(math.isfinite, struct.unpack(f"<{len(body) // 4}f", body))), name
