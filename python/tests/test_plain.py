@@ -126,6 +126,12 @@ class Raw(unittest.TestCase):
             with self.assertRaisesRegex(linnet.Error, "needs the size K") as caught:
                 ops.forward("linear_attn", tensors={}, sizes={"Hq": 1}, tokens=1)
             self.assertEqual(caught.exception.kind, "invalid")
+            from linnet.ops import _calls
+            op = _calls.operator("ttt_mlp")  # without weights nothing has their columns, which a final state does
+            shapes = [(1, 9, 2, 4) if r.name in "qkv" else (2, 4) if r.name.startswith("ln_") else None for r in op.inputs]
+            with self.assertRaisesRegex(linnet.Error, "ttt_mlp needs the size F"):
+                op.plan("weightless", shapes=shapes, states=[None] * len(op.states), code=_library.F32,
+                        how=(None, (None,) * len(op.options), True, "auto", None, None, False))
             with self.assertRaisesRegex(linnet.Error, "is not a folder[.] A ") as caught:  # sentences
                 linnet.Model.load("/no/such/folder")
             self.assertTrue(str(caught.exception).endswith(". " + caught.exception.hint))
