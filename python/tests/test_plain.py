@@ -2,6 +2,7 @@
 import ctypes
 import gc
 import gzip
+import json
 import math
 import os
 import random
@@ -286,6 +287,14 @@ class Models(unittest.TestCase):
             linnet.Model.load("no_such_folder")
         with self.assertRaisesRegex(linnet.Error, "no_such_key"):
             linnet.Model.create("gated_deltanet", no_such_key=1)
+
+    def test_hybrids(self):
+        """A pattern brings its kinds' keys, heads of the named size among them."""
+        model = linnet.Model.create("mamba", preset="nano", pattern="2*mamba,attention:16", num_hidden_layers=3, attention_rope=False, vocab_size=61,
+                                    mlp="swiglu", threads=1)
+        described = json.dumps(model.describe()["config"])
+        for says in ('"attention_rope": false', '"num_heads": 2', '"window_size": 16', '"layer_mixers": ["mamba", "mamba", "attention"]'):
+            self.assertIn(says, described)
 
 
 class Finding(unittest.TestCase):
