@@ -664,20 +664,24 @@ static void patterns(void **state)
     }
 }
 
-/* A named size reaches the mixers that a pattern adds, whether or not those that are there have heads. */
+/* A named size reaches the mixers that a pattern adds, whether those that are there have no heads, or more of them than the size says; heads that are
+ * set reach them as well. */
 static void heads_of_a_size(void **state)
 {
     (void)state;
-    static const char *const without[] = {"mamba", "lru", "s4d", "hyena", "gated_conv"};
-    for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
+    static const char *const first[] = {"mamba", "lru", "s4d", "hyena", "gated_conv", "longhorn", "mamba2", "rwkv7", "retnet"};
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
         char pattern[64];
         linnet_config *k;
-        snprintf(pattern, sizeof pattern, "%s,attention:16,gla", without[i]);
-        assert_int_equal(linnet_config_create(ctx, without[i], &k), LINNET_OK);
+        snprintf(pattern, sizeof pattern, "%s,attention:16,gla", first[i]);
+        assert_int_equal(linnet_config_create(ctx, first[i], &k), LINNET_OK);
         assert_int_equal(linnet_config_preset(ctx, k, "tiny"), LINNET_OK); /* width 256, heads of 64 */
         assert_int_equal(linnet_config_pattern(ctx, k, pattern), LINNET_OK);
         assert_string_equal(value(k, "attention.num_heads"), "4");
         assert_string_equal(value(k, "gla.num_heads"), "4");
+        assert_int_equal(linnet_config_set(ctx, k, "num_heads", "8"), LINNET_OK);
+        assert_int_equal(linnet_config_pattern(ctx, k, "attention:16,gla,delta_net"), LINNET_OK);
+        assert_string_equal(value(k, "delta_net.num_heads"), "8");
         linnet_config_destroy(k);
     }
 }

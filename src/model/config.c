@@ -144,13 +144,12 @@ linnet_status lnt_config_add_mixer(lnt_ctx *c, lnt_config *k, const lnt_mixer *m
     if (alike) {
         memcpy(p->options, alike->options, p->kind->options.size);
     } else {
-        int64_t heads = 0, head = 0;
+        int64_t heads = k->sized_heads, head = k->sized_head; /* what a mixer made of them is its own: Mamba-2 has twice as many */
         for (int i = 0; !heads && i < k->n_mixers; i++) {
             heads = int_of(&k->mixers[i], "num_heads", 0);
             head = int_of(&k->mixers[i], "head_dim", 0); /* either may be null and follow from the other */
             if (!heads && head) heads = k->hidden_size / head;
         }
-        if (!heads) heads = k->sized_heads, head = k->sized_head;
         if (!head && heads) head = k->hidden_size / heads;
         if (heads) lnt_mixer_size(mixer, p->options, heads, head > 0 ? head : 1);
     }
@@ -307,6 +306,7 @@ linnet_status lnt_config_put(lnt_ctx *c, lnt_config *k, const char *key, const l
             if (pass == 0) fits |= lnt_option_fits(o, v);
             else if (!fits || lnt_option_fits(o, v)) LNT_TRY(lnt_option_put(c, "", o, v, pass == 2 ? base : NULL));
         }
+    if (*known && (!strcmp(name, "num_heads") || !strcmp(name, "head_dim"))) k->sized_heads = 0;
     if (*known) lnt_config_touch(k);
     return LINNET_OK;
 }

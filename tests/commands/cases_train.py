@@ -387,7 +387,7 @@ def resumed_kinds(folder):
     kinds = [line["mixer"] for line in map(json.loads, linnet("mixers", "--json").out.splitlines()) if "mixer" in line]
     assert "gated_deltanet" in kinds, kinds
     small = ["--preset", "nano", "--batch", "1", "--length", "16", "--steps", "1", "--eval-tokens", "32", "--layers", "2"]
-    runs = [["--pattern", "mesa_net,attention:8"], ["--set", "intermediate_size=96"], *(["--mixer", kind] for kind in kinds)]
+    runs = [["--pattern", "mesa_net,attention:8"], ["--pattern", "mamba,attention:8"], ["--pattern", "mamba2,gated_deltanet"], ["--set", "intermediate_size=96"], *(["--mixer", kind] for kind in kinds)]
     for i, kind in enumerate(runs):
         out, flags = folder / str(i), [*small, *kind]
         linnet("train", text_file(), "--out", out, *flags)
