@@ -135,7 +135,7 @@ static int train(const machine_args *m, const model_args *shape, linnet_train_op
         if (!v->json && o->resume) progress_print(&v->bar, "%s", linnet_machine(c));
         else if (!v->json) progress_print(&v->bar, "%s, %s", linnet_machine(c), linnet_dtype_name(m->dtype));
         if (!v->json && config && !o->resume && !linnet_config_class(config))
-            progress_print(&v->bar, "saved as linnet's own model type: no class of flash-linear-attention computes this model");
+            progress_print(&v->bar, "saved as linnet's own model type; linnet convert writes it as another library's where one computes it");
         if (!v->json && o->init && !o->resume) say_beginning(c, o, v);
         stop_watch();
         stop_outlive_output();

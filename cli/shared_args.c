@@ -57,8 +57,19 @@ static const char *kind_of_pattern(const char *pattern, char name[64])
     return pattern ? "attention" : NULL;
 }
 
-/* Preset, pattern and keys, in the order in which they build on each other. */
-static linnet_status apply(linnet_context *c, const model_args *m, const char *preset, linnet_config *k)
+/* The size that there is without a preset. Kinds of layer that lack a key go without, and what counts its heads by their columns goes on doing so,
+ * whatever number others have: null is nothing to the others. */
+static linnet_status set_defaults(linnet_context *c, const model_args *m, bool layers, linnet_config *k)
+{
+    for (int i = 0; m->defaults[i]; i++)
+        if ((layers || strncmp(m->defaults[i], "num_hidden_layers=", 18) != 0) && set_pair(c, k, m->defaults[i]) == LINNET_ENOMEM)
+            return LINNET_ENOMEM;
+    return linnet_config_set(c, k, "num_heads", "null") == LINNET_ENOMEM ? LINNET_ENOMEM : LINNET_OK;
+}
+
+/* Preset, pattern and keys, in the order in which they build on each other. sized: the size of the defaults is there, and reaches a pattern's new
+ * kinds, too. */
+static linnet_status apply(linnet_context *c, const model_args *m, const char *preset, bool sized, linnet_config *k)
 {
     linnet_status s = preset ? linnet_config_preset(c, k, preset) : LINNET_OK;
     /* a pattern needs the number of layers, brings the keys of its kinds, which --set may name, and takes the number of heads that is there in
@@ -66,6 +77,7 @@ static linnet_status apply(linnet_context *c, const model_args *m, const char *p
     for (int i = 0; s == LINNET_OK && m->pattern && i < m->set.count; i++)
         if (strncmp(m->set.item[i], "num_hidden_layers=", 18) == 0) s = set_given(c, k, m->set.item[i]);
     if (s == LINNET_OK && m->pattern) s = linnet_config_pattern(c, k, m->pattern);
+    if (s == LINNET_OK && m->pattern && sized) s = set_defaults(c, m, false, k);
     for (int i = 0; s == LINNET_OK && i < m->set.count; i++) s = set_given(c, k, m->set.item[i]);
     if (s == LINNET_OK && m->pattern) s = linnet_config_pattern(c, k, m->pattern);
     return s;
@@ -91,11 +103,9 @@ int model_args_config(linnet_context *c, const model_args *m, linnet_config **ou
     if (m->config) s = linnet_config_load(c, m->config, out);
     else s = create(c, m, out);
     const char *preset = m->preset || m->config || m->defaults ? m->preset : "tiny";
-    for (int i = 0; s == LINNET_OK && !m->config && !preset && m->defaults[i]; i++)
-        if (set_pair(c, *out, m->defaults[i]) == LINNET_ENOMEM) s = LINNET_ENOMEM; /* kinds of layer that lack the key go without */
-    /* what counts its heads by their columns goes on doing so, whatever number others have: null is nothing to the others */
-    if (s == LINNET_OK && !m->config && !preset && linnet_config_set(c, *out, "num_heads", "null") == LINNET_ENOMEM) s = LINNET_ENOMEM;
-    if (s == LINNET_OK) s = apply(c, m, preset, *out);
+    const bool sized = !m->config && !preset;
+    if (s == LINNET_OK && sized) s = set_defaults(c, m, true, *out);
+    if (s == LINNET_OK) s = apply(c, m, preset, sized, *out);
     return s == LINNET_OK ? 0 : say_status(c, s);
 }
 
@@ -117,7 +127,7 @@ int model_args_resumed(linnet_context *c, const model_args *m, const char *folde
     if (linnet_config_load(c, folder, out) != LINNET_OK) return 0; /* linnet_train says what the folder lacks */
     linnet_status s = LINNET_OK;
     if (m->mixer) s = linnet_config_set(c, *out, "model_type", m->mixer);
-    if (s == LINNET_OK) s = apply(c, m, m->preset, *out);
+    if (s == LINNET_OK) s = apply(c, m, m->preset, false, *out);
     return s == LINNET_OK ? 0 : say_status(c, s);
 }
 

@@ -530,6 +530,27 @@ static void switches_read_back(void **state)
     assert_true(turned > 100);
 }
 
+/* The least and the most that a refusal names are taken. */
+static void ranges_as_said(void **state)
+{
+    (void)state;
+    for (int m = 0; lnt_mixer_at(m); m++) {
+        const lnt_options *all = &lnt_mixer_at(m)->kind.options;
+        linnet_config *k;
+        assert_int_equal(linnet_config_create(ctx, lnt_mixer_at(m)->kind.about.name, &k), LINNET_OK);
+        for (int i = 0; i < all->n; i++) {
+            const lnt_option *o = &all->row[i];
+            char least[40], most[40];
+            if (o->kind != LNT_OPTION_INT && o->kind != LNT_OPTION_REAL) continue;
+            assert_int_equal(linnet_config_set(ctx, k, o->key, o->kind == LNT_OPTION_INT ? "-9000000000" : "-1e300"), LINNET_EINVAL);
+            const char *said = strstr(linnet_error_message(ctx), ", expected ");
+            if (!said || sscanf(said, ", expected %39s to %39s", least, most) != 2) fail_msg("%s", linnet_error_message(ctx));
+            if (linnet_config_set(ctx, k, o->key, least) || linnet_config_set(ctx, k, o->key, most)) fail_msg("%s", linnet_error_message(ctx));
+        }
+        linnet_config_destroy(k);
+    }
+}
+
 static void set_keys(void **state)
 {
     (void)state;
@@ -639,6 +660,28 @@ static void patterns(void **state)
             assert_memory_equal(a->options, b->options, a->kind->options.size);
         }
         linnet_config_destroy(again);
+        linnet_config_destroy(k);
+    }
+}
+
+/* A named size reaches the mixers that a pattern adds, whether those that are there have no heads, or more of them than the size says; heads that are
+ * set reach them as well. */
+static void heads_of_a_size(void **state)
+{
+    (void)state;
+    static const char *const first[] = {"mamba", "lru", "s4d", "hyena", "gated_conv", "longhorn", "mamba2", "rwkv7", "retnet"};
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
+        char pattern[64];
+        linnet_config *k;
+        snprintf(pattern, sizeof pattern, "%s,attention:16,gla", first[i]);
+        assert_int_equal(linnet_config_create(ctx, first[i], &k), LINNET_OK);
+        assert_int_equal(linnet_config_preset(ctx, k, "tiny"), LINNET_OK); /* width 256, heads of 64 */
+        assert_int_equal(linnet_config_pattern(ctx, k, pattern), LINNET_OK);
+        assert_string_equal(value(k, "attention.num_heads"), "4");
+        assert_string_equal(value(k, "gla.num_heads"), "4");
+        assert_int_equal(linnet_config_set(ctx, k, "num_heads", "8"), LINNET_OK);
+        assert_int_equal(linnet_config_pattern(ctx, k, "attention:16,gla,delta_net"), LINNET_OK);
+        assert_string_equal(value(k, "delta_net.num_heads"), "8");
         linnet_config_destroy(k);
     }
 }
@@ -799,8 +842,10 @@ int main(void)
         cmocka_unit_test(refuses), cmocka_unit_test(unread_keys),
         cmocka_unit_test(what_follows),
         cmocka_unit_test(no_null_head_dim),
-        cmocka_unit_test(set_keys),          cmocka_unit_test(readout_is_our_own), cmocka_unit_test(switches_read_back),
+        cmocka_unit_test(ranges_as_said),    cmocka_unit_test(set_keys),
+        cmocka_unit_test(readout_is_our_own), cmocka_unit_test(switches_read_back),
         cmocka_unit_test(patterns),
+        cmocka_unit_test(heads_of_a_size),
         cmocka_unit_test(parts),
         cmocka_unit_test(what_follows_for_each_layer),
         cmocka_unit_test(python_numbers),

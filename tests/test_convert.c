@@ -156,6 +156,31 @@ static void own_models_there_and_back(void **state)
     }
 }
 
+/* Samba as a pattern makes it: no class of its first kind has the MLP, but Samba's does, with the number of channels that Mamba takes by itself. */
+static void samba_of_a_pattern(void **state)
+{
+    (void)state;
+    char folder[160], there[160];
+    linnet_config *k;
+    linnet_model *m;
+    linnet_convert_result did;
+    well(linnet_config_create(c, "mamba", &k), "mamba");
+    well(linnet_config_preset(c, k, "nano"), "nano");
+    well(linnet_config_set(c, k, "vocab_size", "61"), "vocab_size");
+    well(linnet_config_pattern(c, k, "mamba,attention:16"), "pattern");
+    well(linnet_config_set(c, k, "mlp", "swiglu"), "mlp");
+    assert_null(linnet_config_class(k));
+    well(linnet_model_create(c, k, LINNET_F32, 1, &m), "model");
+    clear("model");
+    well(linnet_model_save(c, m, in_top("model", folder)), "model");
+    clear("there");
+    well(convert(folder, in_top("there", there), "fla", 0, &did), "fla");
+    assert_string_equal(did.class_name, "SambaForCausalLM");
+    there_and_back(folder, "samba", "linnet");
+    linnet_model_destroy(m);
+    linnet_config_destroy(k);
+}
+
 static void make_llama(const char *folder)
 {
     linnet_config *k;
@@ -328,7 +353,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_release_and_its_words), cmocka_unit_test(dtypes), cmocka_unit_test(nothing_half_written),
-        cmocka_unit_test(own_models_there_and_back), cmocka_unit_test(goldens_there_and_back), cmocka_unit_test(more_goldens_there_and_back),
+        cmocka_unit_test(own_models_there_and_back), cmocka_unit_test(samba_of_a_pattern),
+        cmocka_unit_test(goldens_there_and_back), cmocka_unit_test(more_goldens_there_and_back),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -254,7 +254,7 @@ static void causality(void **state)
 /* Operators that reduce to each other when a decay is constant or absent: simple_gla with a constant gate is retention, with none linear_attn; the
  * gated delta rule with g = 0 is the delta rule; a window over everything is no window; beta = 0 leaves the decayed state; orthonormal keys turn
  * the delta rule into linear attention of beta v; dplr that reads nothing is gla, and with a = -beta e^gk k, b = k and values beta v kda; gla_kv
- * without gates of the rows is gla_v, dplr without gates iplr. */
+ * without gates of the rows is gla_v, dplr without gates iplr. So do the gradients of what both have and the reduction does not touch. */
 static void families_reduce(void **state)
 {
     (void)state;
@@ -264,6 +264,9 @@ static void families_reduce(void **state)
                                             "dplr", "dplr", "gla_kv", "dplr" };
         static const char *const to[] = { "retention", "linear_attn", "delta_rule", "attention", "simple_gla", "linear_attn",
                                           "gla", "kda", "gla_v", "iplr" };
+        static const char *const alike[][7] = { { "dq", "dk", "dv", "ds0" }, { "dq", "dk", "dv", "ds0" }, { "dq", "dk", "dv", "dbeta", "ds0" },
+                                                { "dq", "dk", "dv" }, { "dq", "dg", "ds0" }, { "dq" }, { "dq", "dk", "dv", "dgk", "ds0" },
+                                                { "dq", "ds0" }, { "dq", "dk", "dv", "dgv", "ds0" }, { "dq", "dk", "dv", "da", "db", "ds0" } };
         const int64_t T = f == 5 ? 20 : 70;
         lnt_recur_case ka = { from[f], 1, { T }, LNT_HEADS(1, 2, 20, 24), .gate = -0.3, .beta = 1, .states = f != 3 }, kb = ka;
         if (f == 3) lnt_case_set(&ka, "Hq", 2), lnt_case_set(&ka, "Hk", 2);
@@ -299,10 +302,14 @@ static void families_reduce(void **state)
         }
         for (int64_t i = 0; f == 7 && i < elements(&a, "v"); i++) tensor(&a, "v")[i] *= tensor(&b, "beta")[i / 24];
         a.r.form = b.r.form = LINNET_FORM_CHUNK;
-        OK(c, lnt_problem_run(c, &a, false));
-        OK(c, lnt_problem_run(c, &b, false));
+        for (int back = 0; back < 2; back++) {
+            OK(c, lnt_problem_run(c, &a, back));
+            OK(c, lnt_problem_run(c, &b, back));
+        }
         close_to(from[f], to[f], tensor(&a, "o"), tensor(&b, "o"), elements(&a, "o"), 1e-6);
         if (f != 3) close_to(from[f], to[f], tensor(&a, "sT"), tensor(&b, "sT"), elements(&a, "sT"), 1e-6);
+        for (const char *const *name = alike[f]; *name; name++)
+            close_to(from[f], *name, tensor(&a, *name), tensor(&b, *name), elements(&a, *name), 2e-6);
         lnt_problem_free(&a);
         lnt_problem_free(&b);
     }

@@ -1,7 +1,8 @@
-/* Scans with every weight written out, outputs as sums over all tokens before and gradients as central differences of those: complex ones and the
- * diagonal form of Longhorn. Other scans are held so, or to each other, in test_s4, test_wkv and test_identities. */
+/* Scans with every weight written out, outputs as sums over all tokens before and gradients as central differences of those: complex ones, the
+ * diagonal form of Longhorn and RG-LRU. Other scans are held so, or to each other, in test_s4, test_wkv and test_identities. */
 #include <complex.h>
 
+#include "recurrence/scan/scan.h"
 #include "recurrence_check.h"
 
 enum { T = 37, D = 3, M = 4 };
@@ -91,11 +92,38 @@ static double longhorn(const inputs *in, float *o, float *sT)
     return sum;
 }
 
-/* Both forms of the operator, forward and every gradient. */
-static void check(const char *op, formula *f)
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* h_t = (prod_{r <= t} a_r) s_0 + sum_{s <= t} (prod_{s < r <= t} a_r) m_s sigmoid(i_s) x_s with a = e^{-8 softplus(lambda) sigmoid(r)} and
+ * m = (1 - a^2)^{1/2}; where the first token is told from others, 0 and 1 there. */
+static double rglru(const inputs *in, float *o, float *sT)
+{
+    const double *x = input(in, "x"), *r = input(in, "r"), *i = input(in, "i"), *lambda = input(in, "lambda"), *s0 = input(in, "s0");
+    const bool first = ((const lnt_rglru_args *)(const void *)&in->p->call)->first;
+    double sum = 0;
+    for (int d = 0; d < D; d++) {
+        double a[T], w[T], h = 0;
+        for (int t = 0; t < T; t++) {
+            a[t] = first && t == 0 ? 0 : exp(-8 * log1p(exp(lambda[d])) * sigmoid(r[t * D + d]));
+            w[t] = sqrt(1 - a[t] * a[t]) * sigmoid(i[t * D + d]) * x[t * D + d];
+            double kept = 1;
+            h = 0;
+            for (int s = t; s >= 0; s--) h += kept * w[s], kept *= a[s];
+            h += kept * s0[d];
+            o[t * D + d] = (float)h;
+            sum += h * input(in, "do")[t * D + d];
+        }
+        sT[d] = (float)h;
+        sum += h * input(in, "dsT")[d];
+    }
+    return sum;
+}
+
+/* Both forms of the operator, forward and every gradient. key: a switch that is on; NULL: none. */
+static void check(const char *op, formula *f, const char *key)
 {
     const lnt_recur_case k = { op, 1, { T }, { { "D", D }, { f == longhorn ? "M" : "P", f == longhorn ? M : 2 } },
-                               .gate = -0.3, .beta = 1, .states = true };
+                               .gate = -0.3, .beta = 1, .states = true, .option = { { key, 1 } } };
     linnet_context *c = make_context(2);
     for (int form = LINNET_FORM_RECURRENT; form <= LINNET_FORM_CHUNK; form++) {
         float o[2 * T * D], sT[D * M];
@@ -127,13 +155,14 @@ static void check(const char *op, formula *f)
     linnet_context_destroy(c);
 }
 
-static void complex_scan_written_out(void **state) { (void)state, check("complex_scan", complex_scan); }
-static void lru_written_out(void **state) { (void)state, check("lru", complex_scan); }
-static void longhorn_written_out(void **state) { (void)state, check("longhorn", longhorn); }
+static void complex_scan_written_out(void **state) { (void)state, check("complex_scan", complex_scan, NULL); }
+static void lru_written_out(void **state) { (void)state, check("lru", complex_scan, NULL); }
+static void longhorn_written_out(void **state) { (void)state, check("longhorn", longhorn, NULL); }
+static void rglru_written_out(void **state) { (void)state, check("rglru", rglru, NULL), check("rglru", rglru, "first"); }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(complex_scan_written_out), cmocka_unit_test(lru_written_out),
-                                        cmocka_unit_test(longhorn_written_out) };
+                                        cmocka_unit_test(longhorn_written_out), cmocka_unit_test(rglru_written_out) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,11 +200,13 @@ class Model(_Owned):
         try:
             if preset:
                 c.check(lib.linnet_config_preset(c.pointer, config, preset.encode()))
-            for key in sorted(keys, key=lambda k: k != "num_hidden_layers"):
-                value = keys[key] if isinstance(keys[key], str) else json.dumps(keys[key])
-                c.check(lib.linnet_config_set(c.pointer, config, key.encode(), value.encode()))
-            if pattern:
-                c.check(lib.linnet_config_pattern(c.pointer, config, pattern.encode()))
+            layers = {k: keys.pop(k) for k in ("num_hidden_layers",) if k in keys}
+            for some in (layers, keys):  # a pattern needs the number of layers, brings the keys of its kinds, and takes what these say of windows
+                for key, given in some.items():
+                    value = given if isinstance(given, str) else json.dumps(given)
+                    c.check(lib.linnet_config_set(c.pointer, config, key.encode(), value.encode()))
+                if pattern:
+                    c.check(lib.linnet_config_pattern(c.pointer, config, pattern.encode()))
             c.check(lib.linnet_model_create(c.pointer, config, _dtype(dtype), seed, byref(m.pointer)))
             m._made()
         finally:

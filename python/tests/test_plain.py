@@ -2,6 +2,7 @@
 import ctypes
 import gc
 import gzip
+import json
 import math
 import os
 import random
@@ -126,6 +127,12 @@ class Raw(unittest.TestCase):
             with self.assertRaisesRegex(linnet.Error, "needs the size K") as caught:
                 ops.forward("linear_attn", tensors={}, sizes={"Hq": 1}, tokens=1)
             self.assertEqual(caught.exception.kind, "invalid")
+            from linnet.ops import _calls
+            op = _calls.operator("ttt_mlp")  # without weights nothing has their columns, which a final state does
+            shapes = [(1, 9, 2, 4) if r.name in "qkv" else (2, 4) if r.name.startswith("ln_") else None for r in op.inputs]
+            with self.assertRaisesRegex(linnet.Error, "ttt_mlp needs the size F"):
+                op.plan("weightless", shapes=shapes, states=[None] * len(op.states), code=_library.F32,
+                        how=(None, (None,) * len(op.options), True, "auto", None, None, False))
             with self.assertRaisesRegex(linnet.Error, "is not a folder[.] A ") as caught:  # sentences
                 linnet.Model.load("/no/such/folder")
             self.assertTrue(str(caught.exception).endswith(". " + caught.exception.hint))
@@ -280,6 +287,14 @@ class Models(unittest.TestCase):
             linnet.Model.load("no_such_folder")
         with self.assertRaisesRegex(linnet.Error, "no_such_key"):
             linnet.Model.create("gated_deltanet", no_such_key=1)
+
+    def test_hybrids(self):
+        """A pattern brings its kinds' keys, heads of the named size among them."""
+        model = linnet.Model.create("mamba", preset="nano", pattern="2*mamba,attention:16", num_hidden_layers=3, attention_rope=False, vocab_size=61,
+                                    mlp="swiglu", threads=1)
+        described = json.dumps(model.describe()["config"])
+        for says in ('"attention_rope": false', '"num_heads": 2', '"window_size": 16', '"layer_mixers": ["mamba", "mamba", "attention"]'):
+            self.assertIn(says, described)
 
 
 class Finding(unittest.TestCase):

@@ -140,7 +140,7 @@ linnet_status lnt_option_put(lnt_ctx *c, const char *where, const lnt_option *o,
         else if (o->kind == LNT_OPTION_SWITCH) value = (double)v->integer;
         else value = v->kind == LNT_GIVEN_WORD ? lnt_word_find(o->words, v->word) : -1;
         if (number && !(value >= o->lo && value <= o->hi))
-            return lnt_fail_option(c, key, "is %s, expected %.10g to %.10g%s", v->shown, o->lo, o->hi, or_null);
+            return lnt_fail_option(c, key, "is %s, expected %.12g to %.12g%s", v->shown, o->lo, o->hi, or_null);
         if (o->kind == LNT_OPTION_WORD && value < 0)
             return lnt_fail_option(c, key, "is %s, expected %s%s", v->shown, o->words, or_null);
     }

@@ -435,7 +435,7 @@ static bool flatten(const lnt_arch *arch, json_t *o)
 static linnet_status canonical(lnt_ctx *c, const lnt_arch *arch, const json_t *o, json_t **out)
 {
     bool fine = true;
-    *out = arch->spelled ? json_deep_copy(o) : json_incref((json_t *)(uintptr_t)o);
+    *out = arch->spelled || arch->from_theirs ? json_deep_copy(o) : json_incref((json_t *)(uintptr_t)o);
     if (!*out) return lnt_fail_memory(c, 4096);
     for (const lnt_arch *a = arch; a; a = a->base)
         if (a->from_theirs && fine) fine = a->from_theirs(*out);

@@ -49,7 +49,7 @@ static void values_text(const lnt_option *o, char *text, size_t size)
     const char *or_null = o->nullable ? " or null" : "";
     if (o->kind == LNT_OPTION_WORD) snprintf(text, size, "%s%s", o->words, or_null);
     else if (o->kind == LNT_OPTION_SWITCH) snprintf(text, size, "true or false");
-    else lnt_format(text, size, "%.10g to %.10g%s", o->lo, o->hi, or_null);
+    else lnt_format(text, size, "%.12g to %.12g%s", o->lo, o->hi, or_null);
 }
 
 static char *as_text(lnt_family f, const lnt_kind *kind, const void *defaults)

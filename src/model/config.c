@@ -144,7 +144,7 @@ linnet_status lnt_config_add_mixer(lnt_ctx *c, lnt_config *k, const lnt_mixer *m
     if (alike) {
         memcpy(p->options, alike->options, p->kind->options.size);
     } else {
-        int64_t heads = 0, head = 0;
+        int64_t heads = k->sized_heads, head = k->sized_head; /* what a mixer made of them is its own: Mamba-2 has twice as many */
         for (int i = 0; !heads && i < k->n_mixers; i++) {
             heads = int_of(&k->mixers[i], "num_heads", 0);
             head = int_of(&k->mixers[i], "head_dim", 0); /* either may be null and follow from the other */
@@ -306,6 +306,7 @@ linnet_status lnt_config_put(lnt_ctx *c, lnt_config *k, const char *key, const l
             if (pass == 0) fits |= lnt_option_fits(o, v);
             else if (!fits || lnt_option_fits(o, v)) LNT_TRY(lnt_option_put(c, "", o, v, pass == 2 ? base : NULL));
         }
+    if (*known && (!strcmp(name, "num_heads") || !strcmp(name, "head_dim"))) k->sized_heads = 0;
     if (*known) lnt_config_touch(k);
     return LINNET_OK;
 }
@@ -320,6 +321,8 @@ void lnt_config_put_int(lnt_config *k, const char *key, int64_t v)
 void lnt_config_size(lnt_config *k, int64_t width, int64_t heads, int64_t head)
 {
     k->hidden_size = width;
+    k->sized_heads = heads;
+    k->sized_head = head;
     lnt_options_put_int(&k->mlp.kind->options, k->mlp.options, "intermediate_size", 0);
     for (int i = 0; i < k->n_mixers; i++) lnt_mixer_size(mixer_of_part(&k->mixers[i]), k->mixers[i].options, heads, head);
     lnt_config_touch(k);

@@ -34,6 +34,7 @@ typedef struct linnet_config {
     lnt_part mixers[LNT_MAX_PARTS];
     uint8_t mixer_of[LNT_MAX_LAYERS]; /* a layer's place among the mixers */
     int named_layers;                 /* a list named the mixer of each of so many layers; 0: there was none */
+    int64_t sized_heads, sized_head;  /* what lnt_config_size was told, for mixers that come later; 0: nothing, or heads were set since */
 
     /* keys of a file that do not change the function computed, kept for writing back: text of the hub's, owned; NULL: none */
     char *kept_json;
@@ -57,7 +58,8 @@ void lnt_config_touch(lnt_config *k);
 
 /* Another kind in a part's place; options that both have keep their values. */
 linnet_status lnt_part_become(lnt_ctx *c, lnt_part *p, const lnt_kind *kind, const char *label);
-/* A new mixer at *index: the options of the first part of its kind, or else its defaults with heads like those of the others. */
+/* A new mixer at *index: the options of the first part of its kind, or else its defaults with heads of the named size,
+ * or like those of the others. */
 linnet_status lnt_config_add_mixer(lnt_ctx *c, lnt_config *k, const lnt_mixer *mixer, const char *label, int *index);
 /* The part that a word of a list names, made where there is none: a label, a word of part 0's variant, a mixer. window: 0 for none, -1 for whatever
  * it has. */

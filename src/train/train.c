@@ -13,6 +13,7 @@
 
 #include "core/border.h"
 #include "core/clock.h"
+#include "core/context.h"
 #include "core/file.h"
 #include "core/options.h"
 #include "eval/scorer.h"
@@ -375,9 +376,11 @@ static linnet_status evaluate(run *r)
     int64_t n = r->s.o.eval_tokens && r->s.o.eval_tokens + 1 < r->n_held ? r->s.o.eval_tokens + 1 : r->n_held;
     lnt_score score = {0};
     LNT_TRY(lnt_scorer_run(r->scorer, r->held_ids, n, NULL, NULL, &score));
-    if (!isfinite(score.nats))
-        return lnt_fail(r->c, LINNET_EINVAL, "the loss on the held-out text after step %lld is %s", (long long)r->s.at.step,
-                        isnan(score.nats) ? "nan" : "inf");
+    if (!isfinite(score.nats)) {
+        lnt_fail(r->c, LINNET_EINVAL, "the loss on the held-out text after step %lld is %s", (long long)r->s.at.step,
+                 isnan(score.nats) ? "nan" : "inf");
+        return lnt_hint(r->c, "A smaller learning rate may help.");
+    }
     int64_t bytes = lnt_corpus_bytes(r->held_text ? r->held_text : r->text, r->held_ids + 1, n - 1);
     if (!score.tokens) return LINNET_OK; /* separators alone, which nothing is asked to predict */
     r->progress.evaluated = 1;
@@ -467,13 +470,15 @@ static linnet_status loop(run *r)
     return cut(r);
 }
 
-/* To the error that ended a run: what is left of it. Where it is not about numbers, a save may have ended in the middle: the folder knows. */
+/* To the error that ended a run: what is left of it, in front of what it says may help. Where it is not about numbers, a save may have ended in the
+ * middle: the folder knows. */
 static linnet_status say_left(run *r, linnet_status s)
 {
-    const char *smaller = "A new run with a smaller --learning-rate may get further.";
+    char help[sizeof r->c->hint];
     if (s == LINNET_OK || s == LINNET_EINTERRUPTED || s == LINNET_EUNSUPPORTED) return s; /* the last: its own hint says what to do */
-    if (s == LINNET_EINVAL && r->kept) return lnt_hint(r->c, "The checkpoint of step %lld is untouched. %s", (long long)r->kept, smaller);
-    if (s == LINNET_EINVAL) return lnt_hint(r->c, "No checkpoint had been written. %s", smaller);
+    snprintf(help, sizeof help, "%s%s", *linnet_error_hint(r->c) ? " " : "", linnet_error_hint(r->c));
+    if (s == LINNET_EINVAL && r->kept) return lnt_hint(r->c, "The checkpoint of step %lld is untouched.%s", (long long)r->kept, help);
+    if (s == LINNET_EINVAL) return lnt_hint(r->c, "No checkpoint had been written.%s", help);
     if (lnt_run_folder_resumable(&r->folder)) return lnt_hint(r->c, "There is a checkpoint: go on from it with --resume.");
     return lnt_hint(r->c, "No checkpoint had been written. The same command starts again.");
 }

@@ -24,8 +24,10 @@ static bool all_finite(const float *x, int64_t n)
 static linnet_status check_finite(lnt_ctx *c, const lnt_st_tensor *tensors, int n, int64_t step)
 {
     for (int i = 0; i < n; i++)
-        if (!all_finite(tensors[i].data, tensors[i].count))
-            return lnt_fail(c, LINNET_EINVAL, "\"%s\" holds what is not finite after step %" PRId64, tensors[i].name, step);
+        if (!all_finite(tensors[i].data, tensors[i].count)) {
+            lnt_fail(c, LINNET_EINVAL, "\"%s\" holds what is not finite after step %" PRId64, tensors[i].name, step);
+            return lnt_hint(c, "A smaller learning rate may help.");
+        }
     return LINNET_OK;
 }
 

@@ -318,6 +318,9 @@ def task(_):
     for name in ("mqar", "word-problem", "mesa-parity"):  # a layer that counts its heads by their columns
         done = linnet("task", name, "--mixer", "rwkv7", "--steps", "1", "--batch", "1", "--test-examples", "1", "--json")
         assert json.loads(done.out.splitlines()[-1])["model_type"] == "rwkv7" and done.out
+    # the size of a task reaches what a pattern adds to a kind without heads: the paper's two
+    done = linnet("task", "mqar", "--pattern", "mamba,attention", "--steps", "1", "--batch", "1", "--test-examples", "1")
+    assert "setting own (256x16)" in done.err + done.out and "num_heads" not in done.err + done.out, done.err + done.out
     refused("task", "word-problem", "--protocol", "paper", "--mixer", "delta_net", says=["num_heads is 12", "hidden_size * expand_k = 128", "8 and 16"])
     refused("task", "mqar", "--pairs", "40", "--length", "32", says=["40", "32"])
     unread = ["mqar --setting 64x4 --pairs 9", "mqar --setting mixed --length 128", "mqar --examples 9 --epochs 1 --steps 3", "mad --vocabulary 99",

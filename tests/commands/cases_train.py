@@ -177,6 +177,7 @@ def diverges(folder):
     wild = [*flags_but("--steps", "--warmup"), "--steps", "200", "--warmup", "0", "--learning-rate", "1000", "--clip", "0", "--weight-decay", "1000"]
     done = refused("train", text_file(), "--out", out, *wild, says=["step"])
     assert "nan" in done.err or "inf" in done.err or "not finite" in done.err, done.err
+    assert "A smaller learning rate may help" in done.err, done.err
     if (out / "model.safetensors").exists():
         for name, (_, _, body) in read_safetensors(out / "model.safetensors").items():
             assert all(map(math.isfinite, struct.unpack(f"<{len(body) // 4}f", body))), name
@@ -386,7 +387,7 @@ def resumed_kinds(folder):
     kinds = [line["mixer"] for line in map(json.loads, linnet("mixers", "--json").out.splitlines()) if "mixer" in line]
     assert "gated_deltanet" in kinds, kinds
     small = ["--preset", "nano", "--batch", "1", "--length", "16", "--steps", "1", "--eval-tokens", "32", "--layers", "2"]
-    runs = [["--pattern", "mesa_net,attention:8"], ["--set", "intermediate_size=96"], *(["--mixer", kind] for kind in kinds)]
+    runs = [["--pattern", "mesa_net,attention:8"], ["--pattern", "mamba,attention:8"], ["--pattern", "mamba2,gated_deltanet"], ["--set", "intermediate_size=96"], *(["--mixer", kind] for kind in kinds)]
     for i, kind in enumerate(runs):
         out, flags = folder / str(i), [*small, *kind]
         linnet("train", text_file(), "--out", out, *flags)

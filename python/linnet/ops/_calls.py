@@ -301,8 +301,10 @@ class Plan:
                 dims.append(self.sequences)
             elif letter in self.sizes:
                 dims.append(self.sizes[letter])
-            else:
+            elif letter in self.op.options:
                 dims.append(int(self.op.value(letter, self.options)))
+            else:  # as the library says it: nothing that is given has the size
+                raise Error(f"{self.op.name} needs the size {letter}")
         return tuple(dims)
 
 

@@ -8,6 +8,15 @@ static double channels(const lnt_config *k)
     return own > 0 ? own : lnt_arch_number(k, "expand") * (double)k->hidden_size;
 }
 
+/* The usual number of channels is what a layer without one of its own has. */
+static bool from_theirs(json_t *o)
+{
+    const json_int_t expand = json_integer_value(json_object_get(o, "expand")), width = json_integer_value(json_object_get(o, "hidden_size"));
+    const json_t *own = json_object_get(o, "intermediate_size");
+    if (!own || expand < 1 || width < 1 || json_integer_value(own) != expand * width) return true;
+    return json_object_set_new(o, "intermediate_size", json_null()) == 0;
+}
+
 static const lnt_arch_default defaults[] = {{"norm_eps", "1e-5"}, {"num_hidden_layers", "18"}, {0}};
 
 static const lnt_arch_key keys[] = {
@@ -43,5 +52,6 @@ const lnt_arch lnt_arch_samba = {
     .keys = keys,
     .others = others,
     .tensors = tensors,
+    .from_theirs = from_theirs,
     .base = &lnt_arch_fla,
 };

@@ -71,11 +71,12 @@ static linnet_status check_recursion(lnt_ctx *c, const lnt_mesa_args *a)
         double sum = 0;
         for (int64_t t = a->cu_seqlens[n]; t < a->cu_seqlens[n + 1]; t++)
             sum += lnt_load_element(a->g, a->dtype == LINNET_F64 ? LINNET_F64 : LINNET_F32, t * a->Hv + h);
-        if (exp(-sum) > LNT_MESA_GROWTH)
-            return lnt_fail(c, LINNET_EINVAL,
-                            "the gates of sequence %lld, head %lld sum to %g: the inverse of cg_solver 5 (sherman_morrison) grows %g times, "
-                            "at most %g; it is for what hardly forgets (use_forget_gate = false)",
-                            (long long)n, (long long)h, sum, exp(-sum), (double)LNT_MESA_GROWTH);
+        if (exp(-sum) > LNT_MESA_GROWTH) {
+            lnt_fail(c, LINNET_EINVAL,
+                     "the gates of sequence %lld, head %lld sum to %g: the inverse of cg_solver 5 (sherman_morrison) grows %g times, at most %g",
+                     (long long)n, (long long)h, sum, exp(-sum), (double)LNT_MESA_GROWTH);
+            return lnt_hint(c, "It is for what hardly forgets (use_forget_gate = false).");
+        }
     }
     return LINNET_OK;
 }

@@ -145,10 +145,9 @@ static linnet_status check_inverses(const lnt_call *k, const lnt_mesa_args *a)
         for (int64_t i = 0; i < (int64_t)a->Hv * a->K; i++) {
             const double grown = P[i * a->K + i % a->K] * lambda[i];
             if (!(grown > LNT_MESA_GROWTH)) continue; /* nor is NaN growth: it has come in */
-            return lnt_fail(k->c, LINNET_EINVAL,
-                            "behind token %lld the inverse of cg_solver sherman_morrison has grown %g times in head %lld, at most %g; it is for what "
-                            "hardly forgets (use_forget_gate = false)",
-                            (long long)(k->position[n] + k->cu[n + 1] - k->cu[n]), grown, (long long)(i / a->K), (double)LNT_MESA_GROWTH);
+            lnt_fail(k->c, LINNET_EINVAL, "behind token %lld the inverse of cg_solver sherman_morrison has grown %g times in head %lld, at most %g",
+                     (long long)(k->position[n] + k->cu[n + 1] - k->cu[n]), grown, (long long)(i / a->K), (double)LNT_MESA_GROWTH);
+            return lnt_hint(k->c, "It is for what hardly forgets (use_forget_gate = false).");
         }
     }
     return LINNET_OK;
