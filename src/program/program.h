@@ -140,8 +140,8 @@ typedef struct {
 enum { LNT_NEEDS_IN0 = 1 << 0, LNT_NEEDS_IN1 = 1 << 1, LNT_NEEDS_IN2 = 1 << 2, LNT_NEEDS_IN3 = 1 << 3, LNT_NEEDS_IN4 = 1 << 4,
        LNT_NEEDS_ALL_IN = (1 << LNT_MAX_IN) - 1, LNT_NEEDS_OUT0 = 1 << LNT_MAX_IN, LNT_NEEDS_OUT1 = 2 << LNT_MAX_IN };
 
-/* How a node runs in one call with the node just before it, whose output 0 is one of its inputs. Both calls are as if they came one after the other. A
- * plan decides which pairs it runs so; the program knows nothing of it. */
+/* How a node runs in one call with the node just before it, whose output 0 is one of its inputs. Both calls are as if they came one after the other.
+ * A plan decides which pairs it runs so; the program knows nothing of it. */
 typedef struct lnt_pair {
     const lnt_op *first;
     int input;                   /* which, usually 0 */
