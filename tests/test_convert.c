@@ -253,7 +253,9 @@ static void nothing_half_written(void **state)
     o.to = "gpt5";
     refuses(model, "made", &o, "\"gpt5\" is no model type");
     o.to = "gla";
-    refuses(model, "made", &o, "model type gla does not compute this model (llama)");
+    refuses(model, "made", &o, "model type gla does not compute this model (llama): a layer is attention");
+    o.to = "recurrent_gemma";
+    refuses(model, "made", &o, "(llama): the norm is rmsnorm, not centred_rmsnorm");
     o.to = "transformers";
     o.dtype = LINNET_F64;
     refuses(model, "made", &o, "dtype is f64");

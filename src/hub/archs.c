@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/number.h"
+
 static const lnt_arch *const archs[] = {
 #define X(name) &lnt_arch_##name,
 #include "hub/archs/archs.def"
@@ -108,7 +110,27 @@ double lnt_arch_number(const lnt_config *k, const char *key)
     return 0;
 }
 
-/* ---- which class says it ---- */
+/* ---- which class says it ----
+ *
+ * What fails says why, for a message, where `why` is not NULL. */
+
+static bool no(char *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool no(char *why, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (why) lnt_format_list(why, LNT_ARCH_WHY, format, args);
+    va_end(args);
+    return false;
+}
+
+/* An option with its value; part: NULL for the common keys. */
+static bool no_option(char *why, const lnt_part *part, const lnt_option *o, const void *base)
+{
+    char value[64] = "";
+    if (why) lnt_config_value_text(NULL, o, base, value, sizeof value);
+    return no(why, "%s%s%s is %s", part ? part->kind->about.name : "", part ? "'s " : "", o->key, value);
+}
 
 static bool same_value(const lnt_option *o, const void *base, const char *text)
 {
@@ -118,30 +140,40 @@ static bool same_value(const lnt_option *o, const void *base, const char *text)
 }
 
 /* Every option has the value that the class needs. */
-static bool says(const lnt_arch *a, const lnt_options *t, const lnt_part *part, const void *base)
+static bool says(const lnt_arch *a, const lnt_options *t, const lnt_part *part, const void *base, char *why)
 {
     for (int i = 0; i < t->n; i++) {
         const lnt_arch_key *k = lnt_arch_our_key(a, part, t->row[i].key);
-        if (k && k->only && !same_value(&t->row[i], base, k->only)) return false;
+        if (k && k->only && !same_value(&t->row[i], base, k->only)) return no_option(why, part, &t->row[i], base);
     }
     return true;
 }
 
 /* A layer of the list "attn": what its entries cannot say has the default. */
-static bool says_attn(const lnt_arch *a, const lnt_part *p)
+static bool says_attn(const lnt_arch *a, const lnt_part *p, char *why)
 {
     const lnt_options *t = &p->kind->options;
-    if (!a->attn || strcmp(a->attn, p->kind->about.name) != 0) return false;
+    if (!a->attn || strcmp(a->attn, p->kind->about.name) != 0) return no(why, "a layer is %s", p->kind->about.name);
     for (int i = 0; i < t->n; i++) {
         lnt_given v = lnt_option_get(&t->row[i], p->options);
         bool plain = (t->row[i].kind == LNT_OPTION_SWITCH || t->row[i].kind == LNT_OPTION_INT) ? (double)v.integer == t->row[i].fallback
                                                                                             : v.real == t->row[i].fallback;
-        if (lnt_word_find(a->attn_keys, t->row[i].key) < 0 && !plain) return false;
+        if (lnt_word_find(a->attn_keys, t->row[i].key) < 0 && !plain) return no_option(why, p, &t->row[i], p->options);
     }
     return true;
 }
 
-static bool kind_is(const lnt_part *p, lnt_family f, const char *name) { return p->kind == (name ? lnt_kind_find(f, name) : lnt_kind_at(f, 0)); }
+static bool kind_is(const lnt_part *p, lnt_family f, const char *name, const char *what, char *why)
+{
+    const lnt_kind *kind = name ? lnt_kind_find(f, name) : lnt_kind_at(f, 0);
+    return p->kind == kind || no(why, "the %s is %s, not %s", what, p->kind->about.name, kind->about.name);
+}
+/* Block, norm and MLP. */
+static bool frame_is(const lnt_arch *a, const lnt_config *k, char *why)
+{
+    return kind_is(&k->block, LNT_BLOCKS, a->block, "block", why) && kind_is(&k->norm, LNT_NORMS, a->norm, "norm", why) &&
+           kind_is(&k->mlp, LNT_MLPS, a->mlp, "MLP", why);
+}
 
 /* The rule for an MLP's width says nothing beside the width. */
 static bool overruled(const lnt_part *p, const char *key)
@@ -150,78 +182,79 @@ static bool overruled(const lnt_part *p, const char *key)
     return width && lnt_option_get(width, p->options).kind != LNT_GIVEN_NULL && (!strcmp(key, "hidden_ratio") || !strcmp(key, "multiple_of"));
 }
 
-static bool same_options(const lnt_part *p, const lnt_part *q)
+static bool same_table(const lnt_options *t, const void *x, const void *y, const lnt_part *p, const lnt_part *q, char *why)
 {
-    const lnt_options *t = &p->kind->options;
-    if (p->kind != q->kind) return false;
     for (int r = 0; r < t->n; r++) {
-        if (overruled(p, t->row[r].key) && overruled(q, t->row[r].key)) continue;
-        const lnt_given u = lnt_option_get(&t->row[r], p->options), v = lnt_option_get(&t->row[r], q->options);
-        if (u.kind != v.kind || u.real != v.real) return false;
+        if (p && overruled(p, t->row[r].key) && overruled(q, t->row[r].key)) continue;
+        const lnt_given u = lnt_option_get(&t->row[r], x), v = lnt_option_get(&t->row[r], y);
+        if (u.kind != v.kind || u.real != v.real) return no_option(why, p, &t->row[r], x);
     }
     return true;
 }
-
-bool lnt_config_equal(const lnt_config *a, const lnt_config *b)
+static bool same_part(const lnt_part *p, const lnt_part *q, char *why)
+{
+    return p->kind == q->kind ? same_table(&p->kind->options, p->options, q->options, p, q, why) : no(why, "a part is %s", p->kind->about.name);
+}
+static bool same_model(const lnt_config *a, const lnt_config *b, char *why)
 {
     const lnt_part *part;
     void *x, *y;
     const lnt_options *t = lnt_config_table(a, 0, &x, &part);
     lnt_config_table(b, 0, &y, &part);
-    for (int r = 0; r < t->n; r++) {
-        const lnt_given u = lnt_option_get(&t->row[r], x), v = lnt_option_get(&t->row[r], y);
-        if (u.kind != v.kind || u.real != v.real) return false;
-    }
-    if (!same_options(&a->block, &b->block) || !same_options(&a->norm, &b->norm) || !same_options(&a->mlp, &b->mlp)) return false;
+    if (!same_table(t, x, y, NULL, NULL, why) || !same_part(&a->block, &b->block, why) || !same_part(&a->norm, &b->norm, why) ||
+        !same_part(&a->mlp, &b->mlp, why))
+        return false;
     for (int l = 0; l < a->num_hidden_layers; l++)
-        if (!same_options(&a->mixers[a->mixer_of[l]], &b->mixers[b->mixer_of[l]])) return false;
+        if (!same_part(&a->mixers[a->mixer_of[l]], &b->mixers[b->mixer_of[l]], why)) return false;
     return true;
 }
+bool lnt_config_equal(const lnt_config *a, const lnt_config *b) { return same_model(a, b, NULL); }
 
 /* Block, norm, MLP and mixers are of the class's kinds: without them its keys say nothing. */
-static bool made_of(const lnt_arch *a, const lnt_config *k)
+static bool made_of(const lnt_arch *a, const lnt_config *k, char *why)
 {
-    if (!kind_is(&k->block, LNT_BLOCKS, a->block) || !kind_is(&k->norm, LNT_NORMS, a->norm) || !kind_is(&k->mlp, LNT_MLPS, a->mlp)) return false;
+    if (!frame_is(a, k, why)) return false;
     for (int i = 0; i < k->n_mixers; i++) {
         const lnt_arch_layer *l = a->layers;
         const char *name = k->mixers[i].kind->about.name;
         if (!lnt_config_uses(k, i)) continue;
         while (l && l->word && strcmp(l->mixer, name) != 0) l++;
-        if (l ? !l->word : strcmp(a->mixer, name) != 0) return false;
+        if (l ? !l->word : strcmp(a->mixer, name) != 0) return no(why, "a layer is %s", name);
     }
     return true;
 }
 
 /* What is written as the class's reads back the same. */
-static bool spells(const lnt_arch *a, const lnt_config *k)
+static bool spells(const lnt_arch *a, const lnt_config *k, char *why)
 {
-    json_t *o = a->class_name && made_of(a, k) ? lnt_config_spell(a, k) : NULL;
+    json_t *o = a->class_name && made_of(a, k, why) ? lnt_config_spell(a, k) : NULL;
     lnt_config *again = o ? lnt_calloc(sizeof *again) : NULL;
-    const bool same = again && lnt_config_of_object(NULL, a, o, again) == LINNET_OK && lnt_config_equal(k, again);
+    const bool same = again && lnt_config_of_object(NULL, a, o, again) == LINNET_OK && same_model(k, again, why);
     linnet_config_destroy(again);
     json_decref(o);
     return same;
 }
 
-static bool says_all(const lnt_arch *a, const lnt_config *k)
+bool lnt_arch_says(const lnt_arch *a, const lnt_config *k, char *why)
 {
-    if (a->spelled) return spells(a, k);
-    if (!a->class_name || strcmp(k->mixers[0].kind->about.name, a->mixer) != 0) return false;
-    if (!kind_is(&k->block, LNT_BLOCKS, a->block) || !kind_is(&k->norm, LNT_NORMS, a->norm) || !kind_is(&k->mlp, LNT_MLPS, a->mlp)) return false;
+    if (why) *why = 0;
+    if (a->spelled) return spells(a, k, why);
+    if (!a->class_name || strcmp(k->mixers[0].kind->about.name, a->mixer) != 0) return no(why, "a layer is %s", k->mixers[0].kind->about.name);
+    if (!frame_is(a, k, why)) return false;
     const lnt_options *t;
     const lnt_part *part;
     void *base;
     for (int i = 0; i < 5 && (t = lnt_config_table(k, i, &base, &part)) != NULL; i++)
-        if (!says(a, t, part, base)) return false;
+        if (!says(a, t, part, base, why)) return false;
     for (int i = 1; i < k->n_mixers; i++)
-        if (lnt_config_uses(k, i) && !says_attn(a, &k->mixers[i])) return false;
+        if (lnt_config_uses(k, i) && !says_attn(a, &k->mixers[i], why)) return false;
     return true;
 }
 
 const lnt_arch *lnt_arch_of(const lnt_config *k)
 {
     const lnt_arch *own = lnt_arch_find(k->model_type);
-    return own && says_all(own, k) ? own : &lnt_arch_linnet;
+    return own && lnt_arch_says(own, k, NULL) ? own : &lnt_arch_linnet;
 }
 
 /* ---- tensors ---- */

@@ -148,6 +148,9 @@ linnet_status lnt_arch_find_place(lnt_ctx *c, const lnt_arch *a, const lnt_confi
 /* The keys of a configuration as the architecture's class reads them, without those kept from a file; NULL: out of memory, or the class cannot say
  * it. config_write.c. */
 json_t *lnt_config_spell(const lnt_arch *a, const lnt_config *k);
+/* Whether the class says all of the configuration; why, if not NULL: what it does not say, nothing where no key or kind stands for that. archs.c. */
+enum { LNT_ARCH_WHY = 200 };
+bool lnt_arch_says(const lnt_arch *a, const lnt_config *k, char *why);
 /* The same model, whatever it and its layers are called and came from. archs.c. */
 bool lnt_config_equal(const lnt_config *a, const lnt_config *b);
 /* The configuration as `a` says it, read back from what is written; *out NULL: it cannot say it. retype.c. */

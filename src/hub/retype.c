@@ -73,7 +73,7 @@ static void leave_head_width(const lnt_arch *a, lnt_config *k)
     }
 }
 
-linnet_status lnt_config_as(lnt_ctx *c, const lnt_config *k, const lnt_arch *a, lnt_config **out)
+static linnet_status as(lnt_ctx *c, const lnt_config *k, const lnt_arch *a, lnt_config **out, char *why)
 {
     lnt_config *copy = NULL, *again = NULL;
     bool same = false;
@@ -85,7 +85,7 @@ linnet_status lnt_config_as(lnt_ctx *c, const lnt_config *k, const lnt_arch *a, 
     lnt_config_touch(copy);
     if (s == LINNET_OK) s = say_width(c, a, copy);
     if (a->class_name) leave_head_width(a, copy);
-    if (s == LINNET_OK && lnt_arch_of(copy) == a) {
+    if (s == LINNET_OK && (a->class_name ? lnt_arch_says(a, copy, why) : lnt_arch_of(copy) == a)) {
         const char *text = linnet_config_json(copy);
         if (!text) s = lnt_fail_memory(c, 4096);
         else if (lnt_config_parse(NULL, "what is written", text, strlen(text), &again) != LINNET_OK) again = NULL;
@@ -96,6 +96,8 @@ linnet_status lnt_config_as(lnt_ctx *c, const lnt_config *k, const lnt_arch *a, 
     linnet_config_destroy(again);
     return s;
 }
+
+linnet_status lnt_config_as(lnt_ctx *c, const lnt_config *k, const lnt_arch *a, lnt_config **out) { return as(c, k, a, out, NULL); }
 
 /* Whether the type is one of the library that `base` stands for. */
 static bool is_of(const lnt_arch *a, const lnt_arch *base)
@@ -121,10 +123,13 @@ linnet_status lnt_config_retype(lnt_ctx *c, const lnt_config *k, const char *to,
     const lnt_arch *a = fla || transformers ? NULL : lnt_arch_find(to);
     if (!fla && !transformers && !a)
         return lnt_fail(c, LINNET_EINVAL, "\"%.60s\" is no model type, expected fla, transformers, linnet or a model type of theirs", to);
-    if (a) LNT_TRY(lnt_config_as(c, k, a, out));
+    char why[LNT_ARCH_WHY] = "";
+    if (a) LNT_TRY(as(c, k, a, out, why));
     else LNT_TRY(first_of(c, k, fla ? &lnt_arch_fla : &lnt_arch_transformers, out));
     if (*out) return LINNET_OK;
-    if (a) lnt_fail(c, LINNET_EINVAL, "model type %s does not compute this model (%s)", lnt_arch_name(a), k->model_type);
-    else lnt_fail(c, LINNET_EINVAL, "no class of %s computes this model (%s)", fla ? "flash-linear-attention" : "Transformers", k->model_type);
+    if (a)
+        lnt_fail(c, LINNET_EINVAL, "model type %s does not compute this model (%s)%s%s", lnt_arch_name(a), k->model_type, *why ? ": " : "", why);
+    else
+        lnt_fail(c, LINNET_EINVAL, "no class of %s computes this model (%s)", fla ? "flash-linear-attention" : "Transformers", k->model_type);
     return lnt_hint(c, "--to linnet keeps it, as linnet's own model type.");
 }
