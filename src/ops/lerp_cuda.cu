@@ -48,6 +48,18 @@ template <class P, int N, bool PRODUCT = false> __global__ void __launch_bounds_
     }
 }
 
+/* A block's sums of dm. */
+template <class P, int N> __device__ __forceinline__ void put_parts(const lerp_args &x, const float (&sum)[N ? N : 1][P::U], int64_t c)
+{
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (j < x.count) {
+            float *at = x.part + ((int64_t)j * gridDim.x + blockIdx.x) * x.cols + c;
+#pragma unroll
+            for (int u = 0; u < P::U; u++) at[u] = sum[j][u];
+        }
+}
+
 template <class P, int N, bool PRODUCT = false> __global__ void __launch_bounds__(LERP_THREADS) lerp_backward(const __grid_constant__ lerp_args x)
 {
     let_next();
@@ -86,13 +98,7 @@ template <class P, int N, bool PRODUCT = false> __global__ void __launch_bounds_
         if (x.da.v.p) put_sum<P>(x.da.v, r * x.da.ld + c, to_a, x.add_a);
         if (x.db.v.p) put_sum<P>(x.db.v, r * x.db.ld + c, to_b, x.add_b);
     }
-#pragma unroll
-    for (int j = 0; j < N; j++)
-        if (j < x.count && x.part) {
-            float *at = x.part + ((int64_t)j * gridDim.x + blockIdx.x) * x.cols + c;
-#pragma unroll
-            for (int u = 0; u < P::U; u++) at[u] = sum[j][u];
-        }
+    if (x.part) put_parts<P, N>(x, sum, c);
 }
 
 /* Which of the rows from r on, one after the other, begin a sequence. */
@@ -186,13 +192,7 @@ template <class P, int N> __global__ void __launch_bounds__(LERP_THREADS) shifte
 #pragma unroll
         for (int u = 0; u < P::U; u++) waiting[u] = to_a[u];
     }
-#pragma unroll
-    for (int j = 0; j < N; j++)
-        if (j < x.count && x.part) {
-            float *at = x.part + ((int64_t)j * gridDim.x + blockIdx.x) * x.cols + c;
-#pragma unroll
-            for (int u = 0; u < P::U; u++) at[u] = sum[j][u];
-        }
+    if (x.part) put_parts<P, N>(x, sum, c);
 }
 
 /* a + m. */
