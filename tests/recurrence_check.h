@@ -153,7 +153,7 @@ static inline bool rows_of(const lnt_problem *p, int i, int n, size_t *from, siz
 
 /* Packed sequences do not see each other: what every other one of them is given becomes NaN, and the rest keep their bits. False: the
  * implementation that p->r names declines. */
-static inline bool check_apart(linnet_context *c, lnt_problem *p, lnt_problem *poisoned, const char *who, int directions)
+static inline bool stay_apart(linnet_context *c, lnt_problem *p, lnt_problem *poisoned, const char *who, int directions)
 {
     size_t from, to;
     for (int odd = 0; odd < 2; odd++) {
@@ -172,6 +172,20 @@ static inline bool check_apart(linnet_context *c, lnt_problem *p, lnt_problem *p
                     fail_msg("%s: %s of sequence %d differs by what its neighbours are", who, p->op->tensors[i].name, n);
     }
     return true;
+}
+
+/* Of an implementation, in both directions or forward alone. */
+static inline bool check_apart(linnet_context *c, const lnt_recur_case *k, const lnt_recur_impl *impl, lnt_dtype dtype)
+{
+    lnt_problem p[2];
+    char who[384];
+    const int at = snprintf(who, sizeof who, "%s %s ", impl->name, lnt_dtype_name(dtype));
+    describe_case(k, who + at, sizeof who - (size_t)at);
+    for (int i = 0; i < 2; i++) OK(c, lnt_problem_make(c, k, dtype, dtype, 7, &p[i]));
+    p[0].r.impl = impl->name;
+    const bool ran = stay_apart(c, &p[0], &p[1], who, 2) || stay_apart(c, &p[0], &p[1], who, 1);
+    for (int i = 0; i < 2; i++) lnt_problem_free(&p[i]);
+    return ran;
 }
 
 #endif

@@ -207,16 +207,8 @@ static void sequences_are_apart(void **state)
         if (k->sequences < 2 || tokens > 200) continue;
         for (int run = 0; lnt_recur_find(k->op)->impls[run / 2]; run++) {
             const lnt_recur_impl *impl = lnt_recur_find(k->op)->impls[run / 2];
-            const lnt_dtype dtype = run % 2 ? LINNET_BF16 : LINNET_F32;
             if (impl->device != LNT_DEVICE_CPU || impl->needs != (int)lnt_cpu() || is_reference(impl)) continue;
-            lnt_problem p[2];
-            char who[384];
-            const int n = snprintf(who, sizeof who, "%s %s ", impl->name, lnt_dtype_name(dtype));
-            describe_case(k, who + n, sizeof who - (size_t)n);
-            for (int i = 0; i < 2; i++) OK(c, lnt_problem_make(c, k, dtype, dtype, 7, &p[i]));
-            p[0].r.impl = impl->name;
-            runs += check_apart(c, &p[0], &p[1], who, 2) || check_apart(c, &p[0], &p[1], who, 1);
-            for (int i = 0; i < 2; i++) lnt_problem_free(&p[i]);
+            runs += check_apart(c, k, impl, run % 2 ? LINNET_BF16 : LINNET_F32);
         }
     }
     print_message("%d runs\n", runs);
